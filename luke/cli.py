@@ -1,0 +1,73 @@
+"""The ``luke`` command: one sub-command a stage, its module imported only when it is called."""
+
+import errno
+import importlib
+import logging
+import os
+import sys
+
+import click
+
+from luke import __version__
+from luke.errors import UserError
+
+# name: (module in luke.commands, what the sub-command does). The module holds a click command named ``command``.
+_COMMANDS: dict[str, tuple[str, str]] = {
+    "build-dump-db": ("build_dump_db", "Wikipedia dump -> page store"),
+    "build-entity-vocab": ("build_entity_vocab", "page store -> entity vocabulary"),
+    "build-wikipedia-pretraining-dataset": ("build_dataset", "page store + vocabulary -> pretraining dataset"),
+    "compute-total-training-steps": ("compute_total_training_steps", "dataset, batch size, epochs -> steps"),
+    "pretrain": ("pretrain", "pretraining dataset -> checkpoints"),
+    "evaluate-pretraining": ("evaluate_pretraining", "checkpoint + held-out items -> loss and accuracy"),
+    "convert-luke-to-huggingface-model": ("convert", "checkpoint -> a folder that transformers loads"),
+    "pretraining-report": ("pretraining_report", "runs + evaluations -> table, report.html, report.json"),
+}
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"luke.commands.{_COMMANDS[cmd_name][0]}").command
+        command.name = cmd_name
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="luke")
+def luke() -> None:
+    """The whole road to a model that reads words and entities: dump, vocabulary, dataset, pretraining, export."""
+
+
+def report_errors(error: BaseException) -> int:
+    """Prints one line about a mistake of the user's or a full disk and returns the exit status; re-raises the rest."""
+    if isinstance(error, UserError):
+        message = str(error)
+    elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        message = f"no space left on the disk of {error.filename or os.getcwd()}; free some and run the same command again"
+    elif isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        message = f"{error.filename}: {error.strerror}"
+    else:
+        raise error
+    print(f"luke: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def main() -> None:
+    """Runs the command line; exit status 2 for a user's mistake."""
+    logging.basicConfig(level=logging.INFO, format="luke: %(message)s", stream=sys.stderr)
+    try:
+        luke(standalone_mode=True)
+    except Exception as error:
+        sys.exit(report_errors(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Anything with links -> a page store."""

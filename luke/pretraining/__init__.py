@@ -1,0 +1,1 @@
+"""Page store + vocabulary -> dataset -> checkpoints."""

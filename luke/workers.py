@@ -1,0 +1,55 @@
+"""Work spread over processes, results in the order of the tasks."""
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+# Tasks in flight a worker: enough that none waits, few enough that memory stays flat.
+_IN_FLIGHT = 2
+
+
+def default_workers() -> int:
+    """The number of CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def map_ordered(
+    function: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    workers: int,
+    initializer: Callable[..., None] | None = None,
+    initargs: tuple[object, ...] = (),
+) -> Iterator[Result]:
+    """Yields ``function(task)`` for each task, in order, computed by ``workers`` processes (one: in this process).
+
+    ``tasks`` is read lazily, so memory holds a few tasks a worker, whatever their number.
+
+    Raises:
+        RuntimeError: a worker died (killed, or out of memory).
+    """
+    if workers <= 1:
+        if initializer:
+            initializer(*initargs)
+        yield from map(function, tasks)
+        return
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=initializer, initargs=initargs) as pool:
+        pending: deque[Future[Result]] = deque()
+        try:
+            for task in tasks:
+                pending.append(pool.submit(function, task))
+                if len(pending) >= _IN_FLIGHT * workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        except BrokenProcessPool:
+            raise RuntimeError("a worker process died (out of memory?); run the same command again to continue") from None
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
