@@ -56,17 +56,25 @@ def report_errors(error: BaseException) -> int:
         message = f"{error.filename}: {error.strerror}"
     else:
         raise error
-    print(f"luke: error: {' '.join(message.split())}", file=sys.stderr)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"luke: error: {' '.join(message.split())}", file=sys.stderr)
     return 2
 
 
-def main() -> None:
-    """Runs the command line; exit status 2 for a user's mistake."""
+def run_command(command: click.Command) -> None:
+    """Runs a command line; exit status 2 for a user's mistake, which the first of several training processes reports."""
     logging.basicConfig(level=logging.INFO, format="luke: %(message)s", stream=sys.stderr)
+    if os.environ.get("RANK", "0") != "0":
+        logging.getLogger().setLevel(logging.WARNING)
     try:
-        luke(standalone_mode=True)
+        command(standalone_mode=True)
     except Exception as error:
         sys.exit(report_errors(error))
+
+
+def main() -> None:
+    """The ``luke`` command."""
+    run_command(luke)
 
 
 if __name__ == "__main__":

@@ -363,13 +363,11 @@ class LukeModel(nn.Module):
     def forward(self, batch: PackedBatch) -> Tensor:
         """A packed batch -> hidden states (T, H) in the order of `PackedBatch.token_order`."""
         words = self.embeddings(batch.word_ids, batch.word_position_ids)
-        if batch.entity_ids.numel():
-            entities = self.entity_embeddings(batch.entity_ids, batch.mention_position_ids, batch.mention_offsets)
-            hidden = torch.cat([words, entities]).index_select(0, batch.token_order)
-        else:
-            hidden = words
+        # Also without any entity: processes that train together must all reach the same parameters.
+        entities = self.entity_embeddings(batch.entity_ids, batch.mention_position_ids, batch.mention_offsets)
+        hidden = torch.cat([words, entities]).index_select(0, batch.token_order)
         is_entity = None
-        if self.config.use_entity_aware_attention and batch.entity_ids.numel():
+        if self.config.use_entity_aware_attention:
             is_entity = batch.token_order >= batch.word_ids.numel()
         dropout = float(self.config.attention_probs_dropout_prob) if self.training else 0.0
         attend = self.attention or choose_attention(hidden.device, hidden.dtype, dropout)
@@ -475,6 +473,9 @@ class LukeForPretraining(nn.Module):
     Args:
         config: Sizes and dropout.
         cls_entity_prediction: Adds the head that predicts the page's entity from [CLS].
+
+    Attributes:
+        predict_words, predict_entities: Whether the heads run.
     """
 
     def __init__(self, config: LukeConfig, cls_entity_prediction: bool = False) -> None:
@@ -484,6 +485,7 @@ class LukeForPretraining(nn.Module):
         self.lm_head = MaskedLMHead(config)
         self.entity_predictions = EntityPredictionHead(config)
         self.cls_entity_predictions = PageEntityHead(config) if cls_entity_prediction else None
+        self.predict_words = self.predict_entities = True
         self.apply(self._init_weights)
         self.tie_weights()
 
@@ -505,19 +507,20 @@ class LukeForPretraining(nn.Module):
         """Sums over the batch, fp32 scalars, so that the caller divides by the counts of the whole step.
 
         Returns:
-            ``masked_lm_loss``, ``masked_lm_correct``, ``masked_entity_loss``, ``masked_entity_correct`` and, with the page
-            head, ``cls_entity_loss`` (summed over items, averaged over D). A part without targets is missing.
+            ``masked_lm_loss``, ``masked_lm_correct`` if `predict_words`; ``masked_entity_loss``, ``masked_entity_correct``
+            if `predict_entities`; with the page head ``cls_entity_loss`` (summed over items, averaged over D). A head runs
+            also without targets, so that processes that train together all reach the same parameters.
         """
         hidden = self.luke(batch)
         sums: dict[str, Tensor] = {}
-        if batch.masked_word_index.numel():
+        if self.predict_words:
             words = hidden.index_select(0, batch.masked_word_index)
             sums["masked_lm_loss"], sums["masked_lm_correct"] = self.lm_head(words, batch.masked_word_labels)
-        if batch.masked_entity_index.numel():
+        if self.predict_entities:
             entities = hidden.index_select(0, batch.masked_entity_index)
             loss, correct = self.entity_predictions(entities, batch.masked_entity_labels)
             sums["masked_entity_loss"], sums["masked_entity_correct"] = loss, correct
-        if self.cls_entity_predictions is not None and batch.page_index.numel():
+        if self.cls_entity_predictions is not None:
             predicted = self.cls_entity_predictions(hidden.index_select(0, batch.page_index))
             # The table is the target, not a second prediction: without detach both would meet at a constant.
             target = self.luke.entity_embeddings.entity_embeddings(batch.page_entity_ids).detach()

@@ -15,11 +15,12 @@ class Progress:
         description: What is being done, such as ``pages``.
         total: The number of units, if known.
         unit: What is counted, shown behind the rate.
+        done: Units that an earlier run did; they do not count for the rate.
     """
 
-    def __init__(self, description: str, total: int | None = None, unit: str = "items") -> None:
+    def __init__(self, description: str, total: int | None = None, unit: str = "items", done: int = 0) -> None:
         self.description, self.total, self.unit = description, total, unit
-        self.count = 0
+        self.count = self._done = done
         self._start = self._last_line = time.monotonic()
         self._bar: Any = None
         self._task: Any = None
@@ -40,7 +41,7 @@ class Progress:
                 console=Console(stderr=True),
             )
             self._bar.start()
-            self._task = self._bar.add_task(self.description, total=self.total, note="")
+            self._task = self._bar.add_task(self.description, total=self.total, completed=self._done, note="")
         return self
 
     def advance(self, units: int = 1, note: str = "") -> None:
@@ -54,13 +55,13 @@ class Progress:
             print(self._line(now, note), file=sys.stderr, flush=True)
 
     def _rate(self, now: float) -> str:
-        return f"{self.count / max(now - self._start, 1e-9):,.1f} {self.unit}/s"
+        return f"{(self.count - self._done) / max(now - self._start, 1e-9):,.1f} {self.unit}/s"
 
     def _line(self, now: float, note: str) -> str:
         parts = [f"{self.description}: {self.count:,}"]
         if self.total:
             parts[0] += f" of {self.total:,}"
-            left = (now - self._start) / max(self.count, 1) * (self.total - self.count)
+            left = (now - self._start) / max(self.count - self._done, 1) * (self.total - self.count)
             parts.append(f"{max(left, 0):.0f} s left")
         parts.insert(1, self._rate(now))
         if note:

@@ -299,13 +299,23 @@ def test_page_entity_head_trains_from_cls_and_skips_unknown_pages() -> None:
     torch.manual_seed(0)
     model = LukeForPretraining(tiny_config(), cls_entity_prediction=True)
     batch, _ = random_batch(model.config, [(10, 2), (12, 3)])
-    assert "cls_entity_loss" not in model(batch)
+    assert model(batch)["cls_entity_loss"] == 0
     batch.page_index, batch.page_entity_ids = torch.tensor([0]), torch.tensor([7])
     loss = model(batch)["cls_entity_loss"]
     hidden = model.luke(batch)
     target = model.luke.entity_embeddings.entity_embeddings.weight[7]
     expected = ((model.cls_entity_predictions(hidden[:1])[0] - target) ** 2).mean()  # type: ignore[misc]
     torch.testing.assert_close(loss, expected)
+
+
+def test_heads_run_without_targets_so_that_every_parameter_has_a_gradient() -> None:
+    """Processes that train together sum their gradients: none may lack one because its items have no entity."""
+    model = LukeForPretraining(tiny_config(), cls_entity_prediction=True)
+    model.luke.pooler.requires_grad_(False)
+    batch, _ = random_batch(model.config, [(10, 0), (12, 0)])
+    batch.masked_word_index = batch.masked_word_labels = batch.word_ids[:0]
+    sum(model(batch).values()).backward()  # type: ignore[union-attr]
+    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
 
 
 def test_mention_without_positions_contributes_nothing() -> None:

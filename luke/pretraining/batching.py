@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from luke.model import PackedBatch
-from luke.pretraining.dataset import PretrainingDataset, Sample, SampleOrder
+from luke.pretraining.dataset import Item, PretrainingDataset, Sample, SampleOrder
 from luke.pretraining.masking import MaskedItem, Masker
 
 
@@ -125,6 +125,7 @@ class StepLoader(torch.utils.data.Dataset[StepBatches]):
         batch_size: Items of a step, over all processes.
         token_budget: Tokens of a micro batch.
         rank, world_size: This process and their number.
+        word_only: Leave out the entities.
     """
 
     def __init__(
@@ -138,11 +139,13 @@ class StepLoader(torch.utils.data.Dataset[StepBatches]):
         token_budget: int,
         rank: int = 0,
         world_size: int = 1,
+        word_only: bool = False,
     ) -> None:
         self.datasets, self.order, self.masker = datasets, order, masker
         self.cls_id, self.sep_id = cls_id, sep_id
         self.batch_size, self.token_budget = batch_size, token_budget
         self.rank, self.world_size = rank, world_size
+        self.word_only = word_only
 
     def __getitem__(self, step: int) -> StepBatches:
         samples = [self.order[k] for k in range(step * self.batch_size, (step + 1) * self.batch_size)]
@@ -152,5 +155,8 @@ class StepLoader(torch.utils.data.Dataset[StepBatches]):
         return StepBatches(step, mine, [self._pack(micro_batch) for micro_batch in mine])
 
     def _pack(self, samples: Sequence[Sample]) -> PackedBatch:
-        masked = [self.masker(self.datasets[sample.dataset][sample.row], sample) for sample in samples]
+        items = [self.datasets[sample.dataset][sample.row] for sample in samples]
+        if self.word_only:
+            items = [Item(-1, item.word_ids, *(item.entity_ids[:0],) * 3) for item in items]
+        masked = [self.masker(item, sample) for item, sample in zip(items, samples, strict=True)]
         return pack_items(masked, self.cls_id, self.sep_id)
