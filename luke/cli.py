@@ -5,6 +5,7 @@ import importlib
 import logging
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -51,7 +52,7 @@ def report_errors(error: BaseException) -> int:
     if isinstance(error, UserError):
         message = str(error)
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        message = f"no space left on the disk of {error.filename or os.getcwd()}; free some and run the same command again"
+        message = f"no space left on the disk of {error.filename or Path.cwd()}; free some and run the same command again"
     elif isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         message = f"{error.filename}: {error.strerror}"
     else:

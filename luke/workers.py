@@ -50,6 +50,8 @@ def map_ordered(
             while pending:
                 yield pending.popleft().result()
         except BrokenProcessPool:
-            raise RuntimeError("a worker process died (out of memory?); run the same command again to continue") from None
+            raise RuntimeError(
+                "a worker process died (out of memory?); run the same command again to continue"
+            ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

