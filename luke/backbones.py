@@ -108,15 +108,11 @@ def luke_config(
     """The configuration of a LUKE on top of a base.
 
     Args:
-        settings: The base's configuration, such as its ``config.json``.
+        settings: The base's configuration, such as its ``config.json``; with a ``pad_token_id``, from which LUKE counts
+            positions.
         entity_vocab_size: U. entity_emb_size: D.
-
-    Raises:
-        UserError: ``settings`` lacks the padding token, from which LUKE counts positions.
     """
     shared = {name: settings[name] for name in _SHARED_SETTINGS if name in settings}
-    if shared.get("pad_token_id") is None:
-        raise UserError("the base's config.json has no pad_token_id, from which LUKE counts positions; set it there")
     if family.positions_from_zero:
         shared["max_position_embeddings"] += shared["pad_token_id"] + 1
     return LukeConfig(
@@ -296,9 +292,12 @@ def _read_config(source: str) -> tuple[Mapping[str, Any], Family]:
     if values.get("position_embedding_type", "absolute") != "absolute":
         raise UserError(f"{path}: LUKE needs absolute positions, not {values['position_embedding_type']!r}")
     try:
-        return AutoConfig.for_model(**values).to_dict(), FAMILIES[model_type]
+        config = AutoConfig.for_model(**values).to_dict()
     except (StrictDataclassError, ValueError, TypeError) as error:
         raise UserError(f"{path}: not a configuration of transformers ({error})") from None
+    if config.get("pad_token_id") is None:
+        raise UserError(f"{path}: has no pad_token_id, from which LUKE counts positions; set it there")
+    return config, FAMILIES[model_type]
 
 
 def _read_weights(source: str) -> dict[str, Tensor]:

@@ -442,6 +442,8 @@ def _read_public_checkpoint(
     try:
         metadata = json.loads(metadata_path.read_text(encoding="utf-8"))
         settings, arguments = metadata["model_config"], metadata["arguments"]
+        if settings["pad_token_id"] is None:
+            raise ValueError("no pad_token_id")
         family = BERT if f"{BERT.head_dense}.weight" in module else ROBERTA
         config = luke_config(
             settings, family, settings["entity_vocab_size"], settings["entity_emb_size"] or settings["hidden_size"]
