@@ -4,9 +4,10 @@ The folder gains what fine-tuning expects of a LUKE: the word tokens ``<ent>`` a
 the queries of entity-aware attention (copies of the plain ones where the checkpoint has none), so that it can be loaded
 with or without that attention. Checkpoints of this project and of the public code are read.
 
-Two traps of transformers 5: ``LukeForMaskedLM`` does not tie ``lm_head.decoder`` to the word embedding, so both are
-written; and its LUKE tokenizers register ``[MASK]``, ``[PAD]``… of the *entity* vocabulary as words with ids behind the
-table, so a text must not hold these literally (true of every published LUKE).
+Traps of transformers 5, none of which a file can mend: ``LukeForMaskedLM`` does not tie ``lm_head.decoder`` to the word
+embedding, so both are written. Its LUKE tokenizers register ``[MASK]``, ``[PAD]``… of the *entity* vocabulary as words with
+ids behind the table, so a text must not hold these literally (true of every published LUKE). Its ``MLukeTokenizer`` drops
+the normalizer and the unknown token of SentencePiece; ``XLMRobertaTokenizer`` reads the same folder exactly.
 """
 
 import copy
@@ -328,9 +329,8 @@ def _save_tokenizer(tokenizer: PreTrainedTokenizerBase, tokenizer_class: str | N
     backend.no_truncation()
     backend.no_padding()
     if tokenizer_class == MLUKE_TOKENIZER:
-        # MLukeTokenizer keeps the space before a mask as a token unless the mask takes it.
-        mask = AddedToken(str(tokenizer.mask_token), lstrip=True, normalized=False)
-        tokenizer.add_special_tokens({"mask_token": mask})
+        # With entities MLukeTokenizer looks tokens up by their text, and a mask that takes the space before it is not found.
+        tokenizer.add_special_tokens({"mask_token": AddedToken(str(tokenizer.mask_token), lstrip=False, normalized=False)})
     tokenizer.save_pretrained(folder)
     if tokenizer_class == LUKE_TOKENIZER:
         backend.model.save(str(folder))  # vocab.json and merges.txt, which transformers 4 reads

@@ -87,7 +87,9 @@ def test_bare_encoder_gets_a_fresh_head(family: str, tmp_path: Path) -> None:
 def test_pooler_is_taken_where_there_is_one(tmp_path: Path) -> None:
     from transformers import BertConfig, BertModel
 
-    base = BertModel(BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8))
+    base = BertModel(
+        BertConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    )
     base.save_pretrained(tmp_path)
     state = load_backbone(tmp_path).luke_state_dict()
     assert torch.equal(state["luke.pooler.dense.weight"], base.pooler.dense.weight)
@@ -200,7 +202,10 @@ BAD_BASES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda f: (f / "config.json").unlink(), "has no config.json"),
     "config is not JSON": (lambda f: (f / "config.json").write_text("{"), "config.json: not a configuration"),
     "config is a list": (lambda f: (f / "config.json").write_text("[]"), "config.json: not a configuration"),
-    "other family": (lambda f: edit_config(f, model_type="gpt2"), "'gpt2', but LUKE can be put on bert, roberta, xlm-roberta"),
+    "other family": (
+        lambda f: edit_config(f, model_type="gpt2"),
+        "'gpt2', but LUKE can be put on bert, roberta,",
+    ),
     "wrong type": (lambda f: edit_config(f, hidden_size="wide"), "config.json: not a configuration"),
     "relative positions": (lambda f: edit_config(f, position_embedding_type="relative_key"), "needs absolute positions"),
     "no padding token": (lambda f: edit_config(f, pad_token_id=None), "has no pad_token_id"),
@@ -209,7 +214,10 @@ BAD_BASES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-50]),
         "not a whole safetensors file",
     ),
-    "a layer is missing": (lambda f: drop(f, "layer.1.output.dense.weight"), "lack roberta.encoder.layer.1.output.dense.weight"),
+    "a layer is missing": (
+        lambda f: drop(f, "layer.1.output.dense.weight"),
+        "lack roberta.encoder.layer.1.output.dense",
+    ),
     "no encoder": (lambda f: drop(f, "word_embeddings.weight"), "this is not an encoder"),
     "half a head": (lambda f: drop(f, "lm_head.layer_norm.bias"), "lack lm_head.layer_norm.bias"),
     "other sizes": (
