@@ -155,10 +155,22 @@ def entity_inputs(vocab_size: int) -> dict[str, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
-    """The three families, and one trained with entity-aware attention: backbone, checkpoint, command, fresh process."""
-    made: dict[str, Any] = {}
-    cases = []
+def converted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The public code's checkpoint, converted whole and lite, with the golden inputs beside it."""
+    root = tmp_path_factory.mktemp("public")
+    for name in ("hf_tiny", "hf_tiny_lite"):
+        convert_checkpoint(PUBLIC, root / name, tokenizer=TINY_TOKENIZER, remove_entity_embeddings=name.endswith("lite"))
+    golden = load_file(PUBLIC / "batch_and_outputs.safetensors")
+    names = {"input_ids": "word_ids", "attention_mask": "word_attention_mask"}
+    names |= {name: name for name in ("entity_ids", "entity_attention_mask", "entity_position_ids")}
+    save_file({ours: golden[theirs] for ours, theirs in names.items()}, f"{root / 'hf_tiny'}.inputs")
+    return {name: root / name for name in ("hf_tiny", "hf_tiny_lite")}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, ...]]:
+    """The three families, and one trained with entity-aware attention: backbone, checkpoint, command."""
+    parts: dict[str, tuple[Any, ...]] = {}
     for case in (*FAMILIES, "entity-aware"):
         family = "roberta" if case == "entity-aware" else case
         root = tmp_path_factory.mktemp(case)
@@ -175,10 +187,25 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
         save_file(inputs, f"{folder}.inputs")
         with torch.no_grad():
             base_words = base.base_model(word_ids, attention_mask=mask).last_hidden_state
-        text, title = ("Tokyo is 東京", "ja:東京") if family == "xlm-roberta" else ("Tokyo in Athens", "Athens")
-        cases.append((str(folder), text, title, 9, 11 if family == "xlm-roberta" else 15))
-        made[case] = (family, base_words, mask, run_ours(model, inputs), folder, root / "base")
-    report = run_fresh(cases)
+        parts[case] = (family, base_words, mask, run_ours(model, inputs), folder, root / "base")
+    return parts
+
+
+@pytest.fixture(scope="module")
+def report(made: dict[str, tuple[Any, ...]], converted: dict[str, Path]) -> dict[str, Any]:
+    """What a fresh process makes of all folders."""
+    cases = [(str(converted["hf_tiny"]), "The Soviet Union", "Soviet Union", 4, 16)]
+    for family, *_, folder, _ in made.values():
+        if family == "xlm-roberta":
+            cases.append((str(folder), "Tokyo is 東京", "ja:東京", 9, 11))
+        else:
+            cases.append((str(folder), "Tokyo in Athens", "Athens", 9, 15))
+    return run_fresh(cases)
+
+
+@pytest.fixture(scope="module")
+def exported(made: dict[str, tuple[Any, ...]], report: dict[str, Any]) -> dict[str, Exported]:
+    """The folders of `made` with what transformers alone computes from them."""
     return {case: Exported(*parts, report[str(parts[4])], load_file(f"{parts[4]}.outputs")) for case, parts in made.items()}
 
 
@@ -310,14 +337,6 @@ def test_weights_are_as_readable_as_the_rest(exported: dict[str, Exported]) -> N
 # -- the public code's conversion ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def converted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    root = tmp_path_factory.mktemp("public")
-    for name in ("hf_tiny", "hf_tiny_lite"):
-        convert_checkpoint(PUBLIC, root / name, tokenizer=TINY_TOKENIZER, remove_entity_embeddings=name.endswith("lite"))
-    return {name: root / name for name in ("hf_tiny", "hf_tiny_lite")}
-
-
 def read_vocabulary(folder: Path) -> dict[str, int]:
     vocabulary: dict[str, int] = json.loads((folder / "entity_vocab.json").read_text(encoding="utf-8"))
     return vocabulary
@@ -364,18 +383,9 @@ def test_configuration_equals_the_public_codes(converted: dict[str, Path], name:
     assert ours["dtype"] == "float32"
 
 
-def test_converted_model_computes_what_the_public_code_computes(converted: dict[str, Path]) -> None:
+def test_converted_model_computes_what_the_public_code_computes(converted: dict[str, Path], report: dict[str, Any]) -> None:
     golden = load_file(PUBLIC / "batch_and_outputs.safetensors")
-    names = {
-        "input_ids": "word_ids",
-        "attention_mask": "word_attention_mask",
-        "entity_ids": "entity_ids",
-        "entity_attention_mask": "entity_attention_mask",
-        "entity_position_ids": "entity_position_ids",
-    }
     folder = converted["hf_tiny"]
-    save_file({ours: golden[theirs] for ours, theirs in names.items()}, f"{folder}.inputs")
-    report = run_fresh([(str(folder), "The Soviet Union", "Soviet Union", 4, 16)])[str(folder)]
     outputs = load_file(f"{folder}.outputs")
     for kind, mask in (("word", "word_attention_mask"), ("entity", "entity_attention_mask")):
         theirs = outputs["words" if kind == "word" else "entities"]
@@ -390,7 +400,7 @@ def test_converted_model_computes_what_the_public_code_computes(converted: dict[
     )
     logits = torch.nn.functional.linear(hidden, tensors["luke.embeddings.word_embeddings.weight"], tensors["lm_head.bias"])
     assert torch.allclose(outputs["logits"], logits, atol=1e-5)
-    assert report["encoded"]["entity_ids"] == [3]
+    assert report[str(folder)]["encoded"]["entity_ids"] == [3]
 
 
 def test_public_checkpoint_on_a_bert_base(tmp_path: Path) -> None:
@@ -576,6 +586,25 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("luke: error: ")]
     assert len(lines) == 1 and message in lines[0]
     assert sorted(folder.rglob("*")) == before
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """A tmpfs of 700 kB in a mount namespace of its own, where the system lets a user make one."""
+    script = 'mount -t tmpfs -o size=700k tmpfs "$1" && "$2" -m luke.cli "${@:3}"; status=$?; ls "$1"; exit $status'
+    command = ["convert-luke-to-huggingface-model", str(PUBLIC), str(tmp_path / "out"), "--tokenizer", TINY_TOKENIZER]
+    unshare = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "mount -t tmpfs tmpfs /mnt"], check=False).returncode:
+        pytest.skip("no mount namespaces here")
+    result = subprocess.run(
+        [*unshare, script, "-", str(tmp_path), sys.executable, *command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("luke: error: no space left on the disk")
+    assert "Traceback" not in result.stderr and "out" not in result.stdout.split()
 
 
 def test_damaged_checkpoint_of_ours(tmp_path: Path) -> None:
