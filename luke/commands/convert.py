@@ -9,7 +9,7 @@ _FILE = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("checkpoint", type=_FILE, required=False)
-@click.argument("output", type=_FILE, required=False, metavar="OUT")
+@click.argument("output", type=_FILE, required=False, metavar="[OUT]")
 @click.option("--checkpoint-path", type=_FILE, help="The same as CHECKPOINT.")
 @click.option("--transformers-model-save-path", type=_FILE, help="The same as OUT.")
 @click.option("--metadata-path", type=_FILE, help="metadata.json of a checkpoint of the public code.  [default: found]")
