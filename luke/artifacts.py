@@ -124,9 +124,7 @@ def read_metadata(artifact: Path, kind: str) -> Metadata:
     if found != kind:
         raise UserError(f"{artifact}: this is a {_words(found)}, but a {_words(kind)} is needed here")
     if version > FORMAT_VERSION:
-        raise UserError(
-            f"{artifact}: format version {version} is newer than this luke reads ({FORMAT_VERSION}); upgrade"
-        )
+        raise UserError(f"{artifact}: format version {version} is newer than this luke reads ({FORMAT_VERSION}); upgrade")
     return metadata
 
 

@@ -11,11 +11,9 @@ the normalizer and the unknown token of SentencePiece; ``XLMRobertaTokenizer`` r
 """
 
 import copy
-import errno
 import hashlib
 import json
 import logging
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +21,6 @@ from typing import Any, cast
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from tokenizers import AddedToken
 from tokenizers.models import BPE, Unigram
 from tokenizers.pre_tokenizers import ByteLevel
@@ -35,6 +31,7 @@ from luke.artifacts import StagedFolder, fingerprint_file, fingerprint_value, wr
 from luke.backbones import BERT, ROBERTA, luke_config, luke_shapes, read_tensors, shift_positions
 from luke.errors import UserError
 from luke.pretraining.checkpoint import MODEL_FILE, list_checkpoints, load_weights, newest_valid, read_config
+from luke.tensors import save_tensors
 
 KIND = "huggingface-model"
 LUKE_TOKENIZER, MLUKE_TOKENIZER = "LukeTokenizer", "MLukeTokenizer"
@@ -167,7 +164,7 @@ def export_huggingface_model(
         config.save_pretrained(folder.work)
         _save_tokenizer(words, fitting_class, folder.work)
         write_json(folder.work / "entity_vocab.json", vocabulary)
-        _save_tensors(tensors, folder.work / "model.safetensors")
+        save_tensors(tensors, folder.work / "model.safetensors")
         folder.finish(counts={"words": config.vocab_size, "entities": config.entity_vocab_size})
     _log.info("%s: %s words, %s entities", output, f"{config.vocab_size:,}", f"{config.entity_vocab_size:,}")
 
@@ -242,16 +239,6 @@ def _exported_config(config: LukeConfig, tensors: Mapping[str, Tensor], entity_a
     exported.architectures = ["LukeForMaskedLM"]
     exported.dtype = "float32"
     return exported
-
-
-def _save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    try:
-        save_file(dict(tensors), path, metadata={"format": "pt"})
-    except SafetensorError as error:
-        if f"os error {errno.ENOSPC}" in str(error):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path)) from None
-        raise
-    shutil.copymode(path.with_name("config.json"), path)  # safetensors writes files that only their owner can read
 
 
 def _fingerprint_tensors(tensors: Mapping[str, Tensor]) -> str:

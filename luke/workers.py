@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -25,7 +25,7 @@ def map_ordered(
     tasks: Iterable[Task],
     workers: int,
     initializer: Callable[..., None] | None = None,
-    initargs: tuple[object, ...] = (),
+    initargs: tuple[Any, ...] = (),
 ) -> Iterator[Result]:
     """Yields ``function(task)`` for each task, in order, computed by ``workers`` processes (one: in this process).
 
@@ -50,8 +50,6 @@ def map_ordered(
             while pending:
                 yield pending.popleft().result()
         except BrokenProcessPool:
-            raise RuntimeError(
-                "a worker process died (out of memory?); run the same command again to continue"
-            ) from None
+            raise RuntimeError("a worker process died (out of memory?); run the same command again to continue") from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

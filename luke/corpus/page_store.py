@@ -19,9 +19,7 @@ REDIRECTS_FILE = "redirects.parquet"
 
 _LINK_TYPE = pa.struct([("title", pa.string()), ("start", pa.int32()), ("end", pa.int32())])
 _PARAGRAPH_TYPE = pa.struct([("text", pa.string()), ("abstract", pa.bool_()), ("links", pa.list_(_LINK_TYPE))])
-PAGE_SCHEMA = pa.schema(
-    [("title", pa.string()), ("page_id", pa.int64()), ("paragraphs", pa.list_(_PARAGRAPH_TYPE))]
-)
+PAGE_SCHEMA = pa.schema([("title", pa.string()), ("page_id", pa.int64()), ("paragraphs", pa.list_(_PARAGRAPH_TYPE))])
 REDIRECT_SCHEMA = pa.schema([("source", pa.string()), ("target", pa.string())])
 
 

@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from luke.artifacts import METADATA_FILE, Metadata, fingerprint_value, make_metadata, read_metadata, sync_folder, write_json
 from luke.errors import UserError
+from luke.tensors import save_tensors
 
 logger = logging.getLogger(__name__)
 
@@ -56,22 +57,33 @@ class CheckpointWriter:
         """Writes everything under a working name, syncs, renames."""
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
-        save_file(weights, self.work / MODEL_FILE, metadata={"format": "pt"})
-        save_file(moments, self.work / OPTIMIZER_FILE)
+        try:
+            self._write_files(weights, moments)
+            self._seal(plan, facts)
+        except BaseException:
+            shutil.rmtree(self.work, ignore_errors=True)
+            raise
+        if self.folder.exists():  # an earlier try at this step that did not verify
+            shutil.rmtree(self.folder)
+        self.work.rename(self.folder)
+        sync_folder(self.folder.parent)
+
+    def _write_files(self, weights: dict[str, Tensor], moments: dict[str, Tensor]) -> None:
+        save_tensors(weights, self.work / MODEL_FILE)
+        save_tensors(moments, self.work / OPTIMIZER_FILE)
         write_json(self.work / "config.json", self.model_config)
         for companion in self.companions:
             copy = shutil.copytree if companion.is_dir() else shutil.copy2
             copy(companion, self.work / companion.name)
+
+    def _seal(self, plan: dict[str, Any], facts: dict[str, Any]) -> None:
+        """Syncs every file and writes the metadata with their checksums."""
         files = sorted(path for path in self.work.rglob("*") if path.is_file())
         sums = {str(path.relative_to(self.work)): _sha256(path) for path in files}
         for path in files:
             with path.open("rb+") as stream:
                 os.fsync(stream.fileno())
         write_json(self.work / METADATA_FILE, make_metadata(KIND, plan, fingerprint_value(sums), sha256=sums, **facts))
-        if self.folder.exists():  # an earlier try at this step that did not verify
-            shutil.rmtree(self.folder)
-        self.work.rename(self.folder)
-        sync_folder(self.folder.parent)
 
 
 def verify(folder: Path) -> Metadata:
