@@ -1,6 +1,7 @@
 """Reading pretraining items, and their order: arithmetic on (seed, sample number), so that resuming costs the same at any
 step and holds for any number of processes, workers and micro batches."""
 
+import glob
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +113,30 @@ class PretrainingDataset:
         _, words, entities, _, _ = self._columns_of(number)
         size = words.offsets[row + 1] - words.offsets[row] + entities.offsets[row + 1] - entities.offsets[row]
         return int(size) + 2
+
+
+# What datasets, checkpoints and models must share to go together, and what it is called.
+PART_NAMES = {"tokenizer": "tokenizers", "entity_vocab": "entity vocabularies"}
+
+
+def open_datasets(pattern: str) -> list[PretrainingDataset]:
+    """The datasets that a path or glob names, which must share tokenizer and vocabulary.
+
+    Raises:
+        UserError: there is none, or two do not belong together (both named).
+    """
+    # Path.glob wants a root apart from the pattern, and does not expand an absolute pattern.
+    folders = sorted(Path(name) for name in glob.glob(pattern) if Path(name).is_dir())  # noqa: PTH207
+    if not folders:
+        raise UserError(
+            f"--dataset-dir {pattern}: no dataset there; build one with luke build-wikipedia-pretraining-dataset"
+        )
+    datasets = [PretrainingDataset(folder) for folder in folders]
+    for dataset in datasets[1:]:
+        for part in ("tokenizer", "entity_vocab"):
+            if dataset.metadata[f"{part}_fingerprint"] != datasets[0].metadata[f"{part}_fingerprint"]:
+                raise UserError(f"{datasets[0].folder} and {dataset.folder} were built with different {PART_NAMES[part]}")
+    return datasets
 
 
 class Sample(NamedTuple):

@@ -4,7 +4,6 @@
 pretrain OPTIONS`` is the same code in one process. Started again, a run continues from its newest valid checkpoint.
 """
 
-import glob
 import json
 import logging
 import signal
@@ -35,7 +34,7 @@ from luke.pretraining.config import (
     resolve_deepspeed,
     total_training_steps,
 )
-from luke.pretraining.dataset import PretrainingDataset, SampleOrder
+from luke.pretraining.dataset import PART_NAMES, PretrainingDataset, SampleOrder, open_datasets
 from luke.pretraining.engine import Engine, Processes
 from luke.pretraining.initialization import InitialModel, initial_model, set_trainable
 from luke.pretraining.logs import RunLog, memory_gib, quiet_libraries
@@ -87,29 +86,6 @@ class Run:
             world_size,
             options.word_only_training,
         )
-
-
-def open_datasets(pattern: str) -> list[PretrainingDataset]:
-    """The datasets that a path or glob names, which must share tokenizer and vocabulary.
-
-    Raises:
-        UserError: there is none, or two do not belong together (both named).
-    """
-    # Path.glob wants a root apart from the pattern, and does not expand an absolute pattern.
-    folders = sorted(Path(name) for name in glob.glob(pattern) if Path(name).is_dir())  # noqa: PTH207
-    if not folders:
-        raise UserError(
-            f"--dataset-dir {pattern}: no dataset there; build one with luke build-wikipedia-pretraining-dataset"
-        )
-    datasets = [PretrainingDataset(folder) for folder in folders]
-    for dataset in datasets[1:]:
-        for part in ("tokenizer", "entity_vocab"):
-            if dataset.metadata[f"{part}_fingerprint"] != datasets[0].metadata[f"{part}_fingerprint"]:
-                raise UserError(f"{datasets[0].folder} and {dataset.folder} were built with different {_WORDS[part]}")
-    return datasets
-
-
-_WORDS = {"tokenizer": "tokenizers", "entity_vocab": "entity vocabularies"}
 
 
 def prepare(options: PretrainingOptions, world_size: int, on_cpu: bool) -> Run:
@@ -212,7 +188,7 @@ def find_start(run: Run) -> Start:
         metadata = checkpoints.verify(named)
         for part in ("tokenizer", "entity_vocab"):
             if metadata[f"{part}_fingerprint"] != run.datasets[0].metadata[f"{part}_fingerprint"]:
-                raise UserError(f"{named} and {run.datasets[0].folder} were made with different {_WORDS[part]}")
+                raise UserError(f"{named} and {run.datasets[0].folder} were made with different {PART_NAMES[part]}")
         reset = options.reset_optimization_states
         return Start(named, 0 if reset else int(metadata["step"]), not reset)
     return Start(None, 0, False)

@@ -1,0 +1,228 @@
+"""Link counts -> entity vocabulary.
+
+Counting is one scan of the page store's columns by DuckDB, which spills to disk beyond its memory limit.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from luke.artifacts import Metadata, fingerprint_file, make_metadata, metadata_path, read_metadata, replace_file, write_json
+from luke.corpus.page_store import PageStore
+from luke.errors import UserError
+
+KIND = "entity-vocabulary"
+PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
+SPECIAL = (PAD, UNK, MASK)
+_MEMORY_LIMIT = "2GB"
+
+
+@dataclass(frozen=True)
+class VocabOptions:
+    """What enters the vocabulary.
+
+    Attributes:
+        vocab_size: Entries with the three special tokens.
+        min_count: Links that an entity needs.
+        white_list: Titles, one a line, kept whatever their count if linked at least once.
+        white_list_only: Keep no others.
+        allow_missing_pages: Keep targets that have no page in the store, as in a partial dump.
+        language: Written with each title; the form of several languages needs it.
+    """
+
+    vocab_size: int = 1_000_000
+    min_count: int = 0
+    white_list: Path | None = None
+    white_list_only: bool = False
+    allow_missing_pages: bool = False
+    language: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.vocab_size <= len(SPECIAL):
+            raise UserError(f"--vocab-size {self.vocab_size}: must exceed the {len(SPECIAL)} special tokens that it counts")
+        if self.min_count < 0:
+            raise UserError(f"--min-count {self.min_count}: must not be negative")
+        if self.white_list_only and self.white_list is None:
+            raise UserError("--white-list-only needs --white-list")
+
+
+def build_entity_vocab(page_store: Path, output: Path, options: VocabOptions) -> Metadata:
+    """Writes the vocabulary of a page store to ``output``, a JSON-lines file, and its metadata beside it.
+
+    Raises:
+        UserError: no page store, nothing linked, or ``output`` holds something else.
+    """
+    store = PageStore(page_store)
+    white_list = _read_white_list(options.white_list)
+    plan = {
+        "options": {**vars(options), "white_list": white_list},
+        "inputs": {"pages": {"path": str(page_store), "fingerprint": store.metadata["fingerprint"]}},
+    }
+    if output.exists():
+        _check_existing(output, plan)
+        return read_metadata(output, KIND)
+    counts = _count_links(store, output.parent, options.allow_missing_pages)
+    listed = set(white_list)
+    entries = [
+        (title, count)
+        for title, count in counts
+        if title in listed or (not options.white_list_only and count >= options.min_count)
+    ]
+    room = options.vocab_size - len(SPECIAL)
+    if len(entries) > room:
+        # The white list stays whatever its counts; the rest fills what is left.
+        others = room - sum(title in listed for title, _ in entries)
+        kept = []
+        for title, count in entries:
+            others -= title not in listed
+            if title in listed or others >= 0:
+                kept.append((title, count))
+        entries = kept
+    if not entries:
+        raise UserError(
+            f"{page_store}: no link leads to a page of the store that is asked for; "
+            "for a partial dump use --allow-missing-pages"
+        )
+    with replace_file(output, "w") as stream:
+        for number, (title, count) in enumerate([*((special, 0) for special in SPECIAL), *entries]):
+            line = {"id": number, "entities": [[title, options.language]], "count": count}
+            stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+    metadata = make_metadata(
+        KIND,
+        plan,
+        fingerprint_file(output),
+        counts={"entities": len(entries) + len(SPECIAL), "links": sum(count for _, count in entries)},
+    )
+    write_json(metadata_path(output), metadata)
+    return metadata
+
+
+def _check_existing(output: Path, plan: dict[str, Any]) -> None:
+    if not metadata_path(output).exists():
+        raise UserError(f"{output}: exists and is not a vocabulary made here; choose another output or delete it")
+    metadata = read_metadata(output, KIND)
+    if metadata["fingerprint"] != fingerprint_file(output):
+        raise UserError(f"{output}: has changed since it was built; delete it to build it again")
+    same_input = metadata["inputs"]["pages"]["fingerprint"] == plan["inputs"]["pages"]["fingerprint"]
+    if metadata["options"] != json.loads(json.dumps(plan["options"], default=str)) or not same_input:
+        raise UserError(f"{output}: already holds a vocabulary made with other options or pages; choose another output")
+
+
+def _read_white_list(path: Path | None) -> list[str]:
+    if path is None:
+        return []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--white-list {path}: cannot be read: {error}") from None
+    return sorted({line.strip() for line in lines if line.strip()})
+
+
+def _count_links(store: PageStore, scratch: Path, allow_missing_pages: bool) -> Iterator[tuple[str, int]]:
+    """(title, links) by descending links, ties by title; redirects resolved."""
+    import duckdb
+
+    pages = [str(path) for path in store.page_files]
+    with duckdb.connect() as database:
+        database.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'")
+        database.execute("SET temp_directory = ?", [str(scratch / ".duckdb.tmp")])
+        database.execute("CREATE TABLE redirects AS FROM read_parquet(?)", [str(store.redirects_file)])
+        # Distinct targets are counted first: redirects and pages are then looked up once a target, not once a link.
+        database.execute(
+            """
+            CREATE TABLE counts AS
+            WITH all_paragraphs AS (SELECT unnest(paragraphs) AS paragraph FROM read_parquet(?)),
+            all_links AS (SELECT unnest(paragraph.links) AS link FROM all_paragraphs),
+            links AS (SELECT link.title AS title FROM all_links),
+            targets AS (SELECT title, count(*) AS links FROM links GROUP BY title)
+            SELECT coalesce(redirects.target, targets.title) AS title, sum(links)::BIGINT AS links
+            FROM targets LEFT JOIN redirects ON targets.title = redirects.source
+            GROUP BY ALL
+            """,
+            [pages],
+        )
+        existing = "" if allow_missing_pages else "WHERE title IN (SELECT title FROM read_parquet($pages))"
+        result = database.execute(
+            f"SELECT title, links FROM counts {existing} ORDER BY links DESC, title",
+            {} if allow_missing_pages else {"pages": pages},
+        )
+        while rows := result.fetchmany(100_000):
+            yield from rows
+
+
+class EntityVocab:
+    """An entity vocabulary: ids of titles, titles of ids.
+
+    Reads JSON lines, and the old form of ``title TAB count`` lines (``.tsv``).
+
+    Args:
+        path: The file.
+
+    Raises:
+        UserError: it cannot be read, a line is broken (named), ids have gaps, a title stands twice, or the special tokens
+            are not ids 0, 1 and 2.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._titles: list[list[tuple[str, str | None]]] = []
+        self._ids: dict[tuple[str, str | None], int] = {}
+        self.counts: list[int] = []
+        try:
+            with path.open(encoding="utf-8") as stream:
+                for number, line in enumerate(stream):
+                    entity_id, titles, count = _parse_line(path, number, line)
+                    self._add(number, entity_id, titles, count)
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: the entity vocabulary cannot be read: {error}") from None
+        for number, special in enumerate(SPECIAL):
+            if number >= len(self._titles) or self._titles[number][0][0] != special:
+                raise UserError(f"{path}: not an entity vocabulary: its entry {number} must be {special}")
+        self.fingerprint = fingerprint_file(path)
+
+    def _add(self, number: int, entity_id: int, titles: list[tuple[str, str | None]], count: int) -> None:
+        if entity_id != number:
+            raise UserError(f"{self.path}, line {number + 1}: id {entity_id} where {number} is due; ids must have no gaps")
+        for title in titles:
+            if title in self._ids:
+                raise UserError(f"{self.path}, line {number + 1}: {title[0]!r} stands twice")
+            self._ids[title] = number
+        self._titles.append(titles)
+        self.counts.append(count)
+
+    def __len__(self) -> int:
+        return len(self._titles)
+
+    def __contains__(self, title: str) -> bool:
+        return self.get_id(title) is not None
+
+    def get_id(self, title: str, language: str | None = None, default: int | None = None) -> int | None:
+        """The id of a title; a vocabulary without languages has it under None."""
+        found = self._ids.get((title, language))
+        return self._ids.get((title, None), default) if found is None else found
+
+    def get_title(self, entity_id: int, language: str | None = None) -> str:
+        """A title of an id, in ``language`` if it has one."""
+        titles = self._titles[entity_id]
+        return next((title for title, code in titles if code == language), titles[0][0])
+
+    def titles(self, language: str | None = None) -> dict[str, int]:
+        """Title -> id of all entities that have one in ``language``, or in none."""
+        return {title: entity_id for (title, code), entity_id in self._ids.items() if code in (language, None)}
+
+
+def _parse_line(path: Path, number: int, line: str) -> tuple[int, list[tuple[str, str | None]], int]:
+    try:
+        if path.suffix == ".tsv":
+            title, count = line.rstrip("\n").split("\t")
+            return number, [(title, None)], int(count)
+        entry = json.loads(line)
+        titles = [(str(title), language) for title, language in entry["entities"]]
+        if not titles:
+            raise ValueError("no title")
+        return int(entry["id"]), titles, int(entry["count"])
+    except (ValueError, KeyError, TypeError) as error:
+        form = "title TAB count" if path.suffix == ".tsv" else '{"id": …, "entities": [[title, language]], "count": …}'
+        raise UserError(f"{path}, line {number + 1}: not of the form {form} ({error})") from None
