@@ -104,8 +104,9 @@ class LinkedTextTokenizer:
         for token_id, token in self.backend.get_added_tokens_decoder().items():
             mask[token_id] |= token.special
         for text in self.special.values():
-            if (token_id := self.backend.token_to_id(text)) is not None:
-                mask[token_id] = True
+            special_id = self.backend.token_to_id(text)
+            if special_id is not None:
+                mask[special_id] = True
         return mask
 
     def save(self, folder: Path) -> None:

@@ -1,12 +1,11 @@
-"""Page store + vocabulary -> pretraining dataset: sentences with links, joined to sequences (Yamada et al. 2020, appendix A).
+"""Page store + vocabulary -> pretraining dataset: sentences with links, joined to sequences (Yamada et al. 2020).
 
-The format is described in ``docs/architecture.md``. A shard of pages gives a shard of items; workers write shards, a finished
-one is not done again, and the result does not depend on their number.
+The format is described in ``docs/architecture.md``. A shard of pages gives a shard of items; workers write shards, a
+finished one is not done again, and the result does not depend on their number.
 """
 
 import functools
 import hashlib
-import json
 import logging
 import os
 import re
@@ -19,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from luke.artifacts import Metadata, StagedFolder, fingerprint_file, replace_file, write_json
+from luke.artifacts import Metadata, StagedFolder, fingerprint_file, read_metadata, replace_file, write_json
 from luke.corpus.page_store import Page, PageStore, Paragraph, read_pages
 from luke.entity_vocab import UNK, EntityVocab
 from luke.errors import UserError
@@ -121,7 +120,7 @@ def build_pretraining_dataset(
     with StagedFolder(output, KIND, plan) as stage:
         if stage.done:
             logger.info("%s: already built", output)
-            return json.loads((output / "metadata.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+            return read_metadata(output, KIND)
         splits = ["", HELD_OUT] if options.held_out_fraction else [""]
         for split in splits:
             (stage.work / split).mkdir(exist_ok=True)
@@ -283,7 +282,7 @@ def _seal_split(folder: Path, num_shards: int) -> dict[str, int]:
     )
     files = [{"filename": shard_file_name(shard, num_shards)} for shard in range(num_shards)]
     fingerprint = hashlib.sha256("".join(fingerprint_file(folder / file["filename"]) for file in files).encode()).hexdigest()
-    state = {
+    state: dict[str, object] = {
         "_data_files": files,
         "_fingerprint": fingerprint[:16],
         "_format_columns": None,
