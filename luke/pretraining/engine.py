@@ -149,12 +149,12 @@ class Engine:
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, full fp32 weight on the CPU) of every parameter and buffer. All processes must iterate together."""
         from deepspeed.utils import safe_get_full_fp32_param
-        from deepspeed.zero import GatheredParameters
+        from deepspeed import zero
 
         for name, parameter in self.model.named_parameters():
             full = safe_get_full_fp32_param(parameter) if not self._is_plain() and parameter.requires_grad else None
             if full is None:
-                with GatheredParameters([parameter], enabled=self.zero_stage == 3):
+                with zero.GatheredParameters([parameter], enabled=self.zero_stage == 3):
                     full = parameter.detach().clone()
             yield name, full.float().cpu()
         yield from ((name, buffer.cpu()) for name, buffer in self.model.named_buffers())
