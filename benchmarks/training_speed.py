@@ -1,0 +1,245 @@
+"""Training speed against the public way of computing, side by side on the same real items.
+
+The peers are the transformers model padded to the longest item of a micro batch, (A) scoring all positions and (B) masked
+positions only, as the public code computes; each with the C library's allocator as it is and told to keep memory. Every
+contender lives in a process of its own; one optimizer step each is timed in turn, so that the machine's moods hit all alike.
+Tokens are word tokens with [CLS] and [SEP], without padding.
+
+    python benchmarks/training_speed.py --dataset-dir demo/dataset --size base
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SIZES = {
+    "mini": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+    "base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+}
+# What glibc needs to be told to keep freed memory, for peers that do not do it themselves.
+TUNED = {
+    "MALLOC_MMAP_THRESHOLD_": "8589934592",
+    "MALLOC_TRIM_THRESHOLD_": "17179869184",
+    "MALLOC_TOP_PAD_": "268435456",
+}
+CONTENDERS = ("A default", "A tuned", "B default", "B tuned", "luke fp32", "luke bf16", "luke fp32 stage 1")
+MICRO_BATCH, ACCUMULATED = 4, 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--dataset-dir", type=Path, default=ROOT / "demo" / "dataset")
+    parser.add_argument("--size", choices=SIZES, default="base")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS)
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
+    parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if not (options.dataset_dir / "metadata.json").exists():
+        sys.exit(f"{options.dataset_dir}: no dataset; run `make demo` first or give --dataset-dir")
+    if options.contender:
+        run_contender(options)
+    else:
+        compare(options)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Times one step of each contender in turn, `rounds` times, and reports medians."""
+    workers = {name: start_worker(options, name) for name in options.contenders}
+    rates: dict[str, list[float]] = {name: [] for name in workers}
+    for _ in range(options.rounds + 1):  # the first is a warm-up
+        for name, worker in workers.items():
+            assert worker.stdin is not None and worker.stdout is not None
+            worker.stdin.write("step\n")
+            worker.stdin.flush()
+            rates[name].append(float(worker.stdout.readline()))
+    for worker in workers.values():
+        worker.communicate("")
+    medians = {name: statistics.median(values[1:]) for name, values in rates.items()}
+    peer = medians.get("B tuned")
+    for name, rate in medians.items():
+        ratio = f"{rate / peer:6.2f} x B tuned" if peer else ""
+        print(f"{name:20s} {rate:10,.0f} tokens/s {ratio}")
+    result = {
+        "date": date.today().isoformat(),
+        "hardware": f"{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} CPUs",
+        "size": options.size,
+        "dataset": options.dataset_dir.name,
+        "tokens_per_second": medians,
+        "all_rounds": rates,
+    }
+    options.output.mkdir(parents=True, exist_ok=True)
+    path = options.output / f"training_speed_{options.size}_{date.today().isoformat()}.json"
+    path.write_text(json.dumps(result, indent=2) + "\n")
+    print(path)
+
+
+def start_worker(options: argparse.Namespace, name: str) -> subprocess.Popen[str]:
+    """A process that times a step whenever it reads a line."""
+    command = [sys.executable, __file__, "--contender", name, "--size", options.size]
+    command += ["--dataset-dir", str(options.dataset_dir)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", **(TUNED if name.endswith("tuned") else {})}
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def run_contender(options: argparse.Namespace) -> None:
+    """Answers each line with the tokens per second of one optimizer step."""
+    from luke.pretraining.allocator import keep_freed_memory
+
+    if options.contender.startswith("luke"):
+        keep_freed_memory()
+    step = our_step(options) if options.contender.startswith("luke") else peer_step(options)
+    for number, _ in enumerate(sys.stdin):
+        begin = time.perf_counter()
+        tokens = step(number)
+        print(tokens / (time.perf_counter() - begin), flush=True)
+
+
+def luke_config(options: argparse.Namespace, metadata: dict[str, Any]) -> Any:
+    from transformers import LukeConfig
+
+    return LukeConfig(
+        vocab_size=metadata["word_vocab_size"],
+        entity_vocab_size=metadata["entity_vocab_size"],
+        entity_emb_size=256,
+        max_position_embeddings=metadata["max_seq_length"] + 2,
+        use_entity_aware_attention=False,
+        **SIZES[options.size],
+    )
+
+
+def masked_steps(options: argparse.Namespace) -> tuple[Any, Callable[[int], list[Any]], Any]:
+    """The dataset, the masked items of a step, and the tokenizer: the same for all contenders."""
+    from luke.pretraining.dataset import PretrainingDataset, SampleOrder
+    from luke.pretraining.masking import Masker, MaskingOptions, WordVocab
+    from luke.tokenization import load_tokenizer
+
+    dataset = PretrainingDataset(options.dataset_dir)
+    tokenizer = load_tokenizer(options.dataset_dir / "tokenizer")
+    words = WordVocab(tokenizer.word_start_mask(), tokenizer.special_token_mask(), tokenizer.mask_id)
+    masker = Masker(MaskingOptions(), words, dataset.metadata["entity_vocab_size"], seed=0)
+    order = SampleOrder([len(dataset)], seed=0)
+    size = MICRO_BATCH * ACCUMULATED
+
+    def items(step: int) -> list[Any]:
+        samples = [order[number] for number in range(step * size, (step + 1) * size)]
+        return [masker(dataset[sample.row], sample) for sample in samples]
+
+    return dataset, items, tokenizer
+
+
+def our_step(options: argparse.Namespace) -> Callable[[int], int]:
+    import torch
+
+    from luke.model import LukeForPretraining
+    from luke.pretraining.batching import cut_step, pack_items
+    from luke.pretraining.config import OptimizerSettings
+    from luke.pretraining.optimizer import AdamW, parameter_groups
+
+    dataset, items_of, tokenizer = masked_steps(options)
+    torch.manual_seed(0)
+    model = LukeForPretraining(luke_config(options, dataset.metadata)).train()
+    model.luke.pooler.requires_grad_(False)
+    if options.contender.endswith("stage 1"):
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad = name.startswith(("luke.entity_embeddings.", "entity_predictions."))
+    settings = OptimizerSettings(1e-5, weight_decay=0.01, bias_correction=False)
+    optimizer = AdamW(parameter_groups(model, 0.01), settings)
+    budget = MICRO_BATCH * dataset.metadata["max_seq_length"]
+    half = options.contender.endswith("bf16")
+
+    def step(number: int) -> int:
+        items = items_of(number)
+        lengths = [len(item.word_ids) + 2 + len(item.entity_ids) for item in items]
+        words = sum(len(item.masked_word_labels) for item in items)
+        entities = sum(len(item.masked_entity_labels) for item in items)
+        for micro_batch in cut_step(lengths, budget, 1):
+            batch = pack_items([items[i] for i in micro_batch], tokenizer.cls_id, tokenizer.sep_id)
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+                sums = model(batch)
+            (sums["masked_lm_loss"] / words + sums["masked_entity_loss"] / entities).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return sum(len(item.word_ids) + 2 for item in items)
+
+    return step
+
+
+def peer_step(options: argparse.Namespace) -> Callable[[int], int]:
+    """Transformers' model on padded micro batches, with the same AdamW groups in torch's form."""
+    import torch
+    from transformers import LukeForMaskedLM
+
+    from luke.pretraining.optimizer import parameter_groups
+
+    dataset, items_of, tokenizer = masked_steps(options)
+    torch.manual_seed(0)
+    model = LukeForMaskedLM(luke_config(options, dataset.metadata)).train()
+    optimizer = torch.optim.AdamW(parameter_groups(model, 0.01), lr=1e-5)
+    only_masked = options.contender.startswith("B")
+    cross_entropy = torch.nn.functional.cross_entropy
+
+    def loss_of(inputs: dict[str, Any]) -> Any:
+        labels, entity_labels = inputs.pop("labels"), inputs.pop("entity_labels")
+        if not only_masked:
+            return model(**inputs, labels=labels, entity_labels=entity_labels).loss
+        output = model.luke(**inputs)
+        words = output.last_hidden_state[labels != -100]
+        entities = output.entity_last_hidden_state[entity_labels != -100]
+        loss = cross_entropy(model.lm_head(words), labels[labels != -100])
+        return loss + cross_entropy(model.entity_predictions(entities), entity_labels[entity_labels != -100])
+
+    def step(number: int) -> int:
+        items = items_of(number)
+        for begin in range(0, len(items), MICRO_BATCH):
+            inputs = pad(items[begin : begin + MICRO_BATCH], tokenizer)
+            (loss_of(inputs) / ACCUMULATED).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return sum(len(item.word_ids) + 2 for item in items)
+
+    return step
+
+
+def pad(items: list[Any], tokenizer: Any) -> dict[str, Any]:
+    """The padded inputs of LukeForMaskedLM."""
+    import torch
+
+    words, entities = max(len(i.word_ids) for i in items) + 2, max(1, *(len(i.entity_ids) for i in items))
+    batch = {
+        "input_ids": torch.full((len(items), words), tokenizer.pad_id),
+        "attention_mask": torch.zeros(len(items), words, dtype=torch.long),
+        "labels": torch.full((len(items), words), -100),
+        "entity_ids": torch.zeros(len(items), entities, dtype=torch.long),
+        "entity_attention_mask": torch.zeros(len(items), entities, dtype=torch.long),
+        "entity_position_ids": torch.full((len(items), entities, 30), -1),
+        "entity_labels": torch.full((len(items), entities), -100),
+    }
+    for row, item in enumerate(items):
+        length, number = len(item.word_ids) + 2, len(item.entity_ids)
+        batch["input_ids"][row, :length] = torch.tensor([tokenizer.cls_id, *item.word_ids, tokenizer.sep_id])
+        batch["attention_mask"][row, :length] = 1
+        batch["labels"][row, item.masked_word_positions + 1] = torch.from_numpy(item.masked_word_labels.astype("int64"))
+        batch["entity_ids"][row, :number] = torch.from_numpy(item.entity_ids)
+        batch["entity_attention_mask"][row, :number] = 1
+        labels = torch.from_numpy(item.masked_entity_labels.astype("int64"))
+        batch["entity_labels"][row, item.masked_entity_positions] = labels
+        for column, (start, end) in enumerate(zip(item.item.entity_starts, item.item.entity_ends, strict=True)):
+            batch["entity_position_ids"][row, column, : end - start] = torch.arange(int(start), int(end)) + 1
+    return batch
+
+
+if __name__ == "__main__":
+    main()
