@@ -1,9 +1,10 @@
 """Held-out loss and accuracy of a pretrained model, beside baselines that need no model."""
 
+import json
 import logging
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from luke.artifacts import write_json
+from luke.artifacts import fingerprint_folder, fingerprint_value, read_metadata, write_json
 from luke.entity_vocab import EntityVocab
 from luke.errors import UserError
 from luke.model import LukeForPretraining, PackedBatch
+from luke.pretraining import checkpoint as checkpoints
 from luke.pretraining.allocator import keep_freed_memory
 from luke.pretraining.batching import cut_step, pack_items
 from luke.pretraining.config import PretrainingOptions
+from luke.pretraining.dataset import KIND as DATASET_KIND
 from luke.pretraining.dataset import Item, PretrainingDataset, Sample
 from luke.pretraining.initialization import initial_model
 from luke.pretraining.masking import MaskedItem, Masker, MaskingOptions, WordVocab
@@ -58,6 +61,11 @@ class EvaluationOptions:
     def __post_init__(self) -> None:
         if self.passes <= 0 or self.examples < 0:
             raise UserError("--passes must be positive and --examples not negative")
+        if (self.checkpoint is None) == (not self.bert_model_name):
+            raise UserError("give --checkpoint, or --bert-model-name for the model before training")
+        for name in ("masked_lm_prob", "masked_entity_prob"):
+            if not getattr(self.masking, name):
+                raise UserError(f"--{name.replace('_', '-')} 0: both words and entities are evaluated; give a share above 0")
 
 
 @dataclass
@@ -119,8 +127,9 @@ def evaluate(options: EvaluationOptions) -> dict[str, Any]:
 
     Returns:
         ``masked_words`` (loss, accuracy, count), ``masked_entities`` (loss, accuracy@1 and @5, mean reciprocal rank, count),
-        ``baselines`` (the same rank figures), ``examples``.
+        ``baselines`` (the same rank figures), ``examples``, and ``made_from``: the inputs and options that decided them.
     """
+    source = made_from(options)
     keep_freed_memory()
     training, held_out = PretrainingDataset(options.dataset_dir), PretrainingDataset(options.dataset_dir, held_out=True)
     tokenizer = load_tokenizer(options.dataset_dir / "tokenizer")
@@ -138,26 +147,88 @@ def evaluate(options: EvaluationOptions) -> dict[str, Any]:
             if len(examples) < options.examples:
                 examples += _examples(masked, scores, tokenizer, vocabulary)
             progress.advance(len(masked))
-    source = str(options.checkpoint or options.bert_model_name)
     return {
-        "model": source,
-        "dataset": str(options.dataset_dir),
+        "made_from": source,
         **totals.figures(),
         "examples": examples[: options.examples],
     }
 
 
+def made_from(options: EvaluationOptions) -> dict[str, Any]:
+    """What decides an evaluation: ``inputs``, the dataset and the model with their fingerprints, and ``options``, of which
+    those in ``comparable`` must be the same for two models' figures to be compared."""
+    checkpoint = _find_checkpoint(options)
+    if checkpoint:
+        model = {"path": str(checkpoint), "fingerprint": checkpoints.verify(checkpoint)["fingerprint"]}
+        start = None
+    else:
+        base = Path(options.bert_model_name)
+        fingerprint = fingerprint_folder(base) if base.is_dir() else fingerprint_value(options.bert_model_name)
+        model = {"path": options.bert_model_name, "fingerprint": fingerprint}
+        start = {"entity_emb_size": options.entity_emb_size, "seed": options.seed}
+    dataset = read_metadata(options.dataset_dir, DATASET_KIND)
+    return {
+        "inputs": {
+            "dataset": {"path": str(options.dataset_dir), "fingerprint": dataset["fingerprint"]},
+            "model": model,
+        },
+        "options": {
+            "comparable": {"masking": asdict(options.masking), "passes": options.passes, "mask_seed": _SEED},
+            "examples": options.examples,
+            "start": start,
+        },
+    }
+
+
 def evaluate_to_file(options: EvaluationOptions, output: Path) -> dict[str, Any]:
-    """`evaluate`, its result written as JSON."""
+    """`evaluate`, its result written as JSON; one already made from the same model, dataset and options is read instead.
+
+    Raises:
+        UserError: ``output`` holds something else, or an evaluation of something else.
+    """
+    if output.exists():
+        return _read_same(output, made_from(options))
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"--output {output}: {output.parent} is not a folder") from None
     result = evaluate(options)
     write_json(output, result)
     return result
 
 
-def _load_model(options: EvaluationOptions, dataset: PretrainingDataset) -> LukeForPretraining:
-    from luke.pretraining import checkpoint as checkpoints
+def _read_same(output: Path, source: dict[str, Any]) -> dict[str, Any]:
+    try:
+        result: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
+        found = result["made_from"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"--output {output}: exists and holds something else; choose another file") from None
+    if essence_of(found) != essence_of(source):
+        raise UserError(
+            f"--output {output}: already holds an evaluation of another model or dataset, or with other options; "
+            "choose another file or delete it"
+        )
+    logger.info("%s: already made from this model and dataset", output)
+    return result
 
-    checkpoint = checkpoints.find_checkpoint(str(options.checkpoint), options.checkpoint) if options.checkpoint else None
+
+def essence_of(source: dict[str, Any]) -> Any:
+    """``made_from`` without where things lie."""
+    inputs = {name: entry["fingerprint"] for name, entry in source["inputs"].items()}
+    return [inputs, source["options"]]
+
+
+def _find_checkpoint(options: EvaluationOptions) -> Path | None:
+    folder = options.checkpoint
+    if folder is None or (folder / checkpoints.MODEL_FILE).exists():
+        return folder
+    newest = checkpoints.newest_valid(folder)
+    if newest is None:
+        raise UserError(f"--checkpoint {folder}: neither a checkpoint nor a run's output folder with one")
+    return newest
+
+
+def _load_model(options: EvaluationOptions, dataset: PretrainingDataset) -> LukeForPretraining:
     torch.manual_seed(options.seed)
     start = PretrainingOptions(
         str(options.dataset_dir),
@@ -167,7 +238,7 @@ def _load_model(options: EvaluationOptions, dataset: PretrainingDataset) -> Luke
         entity_emb_size=options.entity_emb_size,
         masking=options.masking,
     )
-    return initial_model(start, dataset, checkpoint).model.eval()
+    return initial_model(start, dataset, _find_checkpoint(options)).model.eval()
 
 
 def _masked_batches(dataset: PretrainingDataset, masker: Masker, passes: int) -> Iterator[list[MaskedItem]]:
