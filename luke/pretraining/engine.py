@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +89,8 @@ class Engine:
         self.model, self.processes = model, processes
         decay = settings.optimizer.weight_decay if settings.optimizer else 0.0
         groups = parameter_groups(model, decay)
-        optimizer = AdamW(groups, settings.optimizer) if settings.optimizer else None
+        # ZeRO 3 steps once with zero gradients to make its state: at a rate above 0 the weights would decay.
+        optimizer = AdamW(groups, replace(settings.optimizer, lr=0.0)) if settings.optimizer else None
         try:
             self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
                 model=model,
@@ -100,9 +102,31 @@ class Engine:
         except (ValueError, AssertionError, NotImplementedError) as error:
             raise UserError(f"DeepSpeed refuses the configuration: {error}") from error
         self.zero_stage = int(self._engine.zero_optimization_stage())
+        if settings.optimizer:
+            self._start_optimizer(settings.optimizer.lr)
         self._grad_norm = 0.0
         if self._is_plain():
             self._engine.clip_fp32_gradients = self._clip  # DeepSpeed's own keeps no norm here
+
+    def _start_optimizer(self, lr: float) -> None:
+        """Makes the moments now: DeepSpeed 0.19 links those of the first parameter group only if they come with a step."""
+        base = self._base_optimizer
+        for group in base.param_groups:
+            if self._scheduler is None:
+                group["lr"] = lr
+            for parameter in group["params"]:
+                state = base.state[parameter]
+                if not state:
+                    state["step"] = torch.zeros((), device=parameter.device)
+                    state.update({key: torch.zeros_like(parameter) for key in MOMENTS})
+        if hasattr(self._optimizer, "_lazy_init_hp_params_optimizer_state"):
+            self._optimizer._lazy_init_hp_params_optimizer_state()
+
+    @property
+    def _base_optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer inside DeepSpeed's."""
+        base: torch.optim.Optimizer = self._optimizer if self._is_plain() else self._optimizer.optimizer
+        return base
 
     def _is_plain(self) -> bool:
         """fp32 at ZeRO stage 0: the optimizer works on the model's parameters themselves."""
@@ -148,8 +172,8 @@ class Engine:
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """(name, full fp32 weight on the CPU) of every parameter and buffer. All processes must iterate together."""
-        from deepspeed.utils import safe_get_full_fp32_param
         from deepspeed import zero
+        from deepspeed.utils import safe_get_full_fp32_param
 
         for name, parameter in self.model.named_parameters():
             full = safe_get_full_fp32_param(parameter) if not self._is_plain() and parameter.requires_grad else None
@@ -184,16 +208,13 @@ class Engine:
                 continue
             if self._is_plain():
                 state = self._optimizer.state[parameter]
-                state["step"] = torch.tensor(float(step), device=parameter.device)
-                state.update({key: moments[f"{key}.{name}"].to(parameter.device).clone() for key in MOMENTS})
+                for key in MOMENTS:
+                    state[key].copy_(moments[f"{key}.{name}"])
             else:
                 for key in MOMENTS:
                     safe_set_full_optimizer_state(parameter, moments[f"{key}.{name}"].to(parameter.device), key)
-        if not self._is_plain():
-            base = self._optimizer.optimizer
-            for state in base.state.values():
-                if "step" in state:
-                    state["step"].fill_(float(step))
+        for state in self._base_optimizer.state.values():
+            state["step"].fill_(float(step))
         self._engine.global_steps = step
         if self._scheduler is not None and step:
             self._scheduler.last_batch_iteration = step - 1

@@ -33,11 +33,11 @@ def deepspeed_config(path: Path, **changes: Any) -> Path:
         "train_micro_batch_size_per_gpu": 4,
         "optimizer": {
             "type": "AdamW",
-            "params": {"lr": 5e-3, "betas": [0.9, 0.999], "eps": 1e-6, "weight_decay": 0.01, "bias_correction": False},
+            "params": {"lr": 1e-2, "betas": [0.9, 0.999], "eps": 1e-6, "weight_decay": 0.01, "bias_correction": False},
         },
         "scheduler": {
             "type": "WarmupDecayLR",
-            "params": {"warmup_min_lr": 0, "warmup_max_lr": 5e-3, "warmup_num_steps": 3, "total_num_steps": "auto",
+            "params": {"warmup_min_lr": 0, "warmup_max_lr": 1e-2, "warmup_num_steps": 3, "total_num_steps": "auto",
                        "warmup_type": "linear"},
         },
         "gradient_clipping": 1.0,
@@ -58,8 +58,9 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     tokenizer = load_tokenizer(folder / "base")
     rng = np.random.default_rng(0)
-    sizes = [(int(rng.integers(6, 40)), int(rng.integers(1, 6))) for _ in range(96)]
-    items = [random_item(rng, words, entities, tokenizer.vocab_size, ENTITIES) for words, entities in sizes]
+    sizes = [(int(rng.integers(6, 40)), int(rng.integers(1, 6))) for _ in range(4)]
+    few = [random_item(rng, words, entities, tokenizer.vocab_size, ENTITIES) for words, entities in sizes]
+    items = few * 24  # so that there is something to learn in a dozen steps
     vocabulary = folder / "entity_vocab.jsonl"
     titles = ["[PAD]", "[UNK]", "[MASK]", *(f"Entity {number}" for number in range(ENTITIES - 3))]
     vocabulary.write_text(
@@ -132,7 +133,7 @@ def reference(work: Path) -> Path:
 
 def test_a_run_learns_and_leaves_what_it_should(work: Path, reference: Path) -> None:
     assert len(losses(reference)) == 12
-    assert losses(reference)[-1] < losses(reference)[0] - 0.5
+    assert losses(reference)[-1] < losses(reference)[0] - 1
     assert [folder.name for folder in list_checkpoints(reference)] == ["step00000012", "step00000010", "step00000005"]
     wanted = {
         "loss",
