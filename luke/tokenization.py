@@ -352,7 +352,18 @@ def _adapt_metaspace(description: dict[str, Any], steps: list[dict[str, Any]]) -
     _set_steps(description, "normalizer", "normalizers", [*first, one_space, strip_end, *last])
     kept = [step for step in steps if step["type"] not in ("WhitespaceSplit", "Whitespace")]
     _set_steps(description, "pre_tokenizer", "pretokenizers", kept)
+    _hide_special_pieces(description)
     return splits
+
+
+def _hide_special_pieces(description: dict[str, Any]) -> None:
+    """A Unigram model has special tokens among its pieces, and would find them in a text. With a space in it, a piece is
+    never found."""
+    if description["model"]["type"] == "Unigram":
+        special = {token["content"] for token in description["added_tokens"] if token["special"]}
+        pieces = description["model"]["vocab"]
+        description["model"]["vocab"] = [[f" {piece}" if piece in special else piece, score] for piece, score in pieces]
+        description["added_tokens"] = [token for token in description["added_tokens"] if not token["special"]]
 
 
 def _without_left_strip(description: dict[str, Any]) -> list[dict[str, Any]]:

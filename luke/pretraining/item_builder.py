@@ -3,19 +3,17 @@
 Everything a token or a link costs is done by array operations; Python runs once a sentence.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from luke.corpus.sentences import SentenceSplitter
 from luke.pretraining.link_targets import LinkTargets
 from luke.tokenization import LinkedTextTokenizer, Sentence
 
 Ints = npt.NDArray[np.integer[Any]]
-
-SentenceSplitter = Callable[[str], Sequence[tuple[int, int]]]
 
 DROPPED = -1
 _NEVER_TRAINED = ("image:", "file:", "category:")
