@@ -189,6 +189,8 @@ class StagedFolder:
                     raise UserError(f"{self.work}: exists and is not ours; move it away") from None
                 resumable = False
             if resumable:
+                for unfinished in self.work.rglob(".*.tmp"):
+                    unfinished.unlink()
                 return
             shutil.rmtree(self.work)
         try:

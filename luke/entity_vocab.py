@@ -4,18 +4,31 @@ Counting is one scan of the page store's columns by DuckDB, which spills to disk
 """
 
 import json
+import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from luke.artifacts import Metadata, fingerprint_file, make_metadata, metadata_path, read_metadata, replace_file, write_json
+from luke.artifacts import (
+    METADATA_FILE,
+    Metadata,
+    fingerprint_file,
+    make_metadata,
+    metadata_path,
+    read_metadata,
+    replace_file,
+    write_json,
+)
 from luke.corpus.page_store import PageStore
 from luke.errors import UserError
 
 KIND = "entity-vocabulary"
 PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
-SPECIAL = (PAD, UNK, MASK)
+SPECIAL = (PAD, UNK, MASK)  # ids 0, 1, 2
+UNK_ID = SPECIAL.index(UNK)
 _MEMORY_LIMIT = "2GB"
 
 
@@ -63,39 +76,24 @@ def build_entity_vocab(page_store: Path, output: Path, options: VocabOptions) ->
     if output.exists():
         _check_existing(output, plan)
         return read_metadata(output, KIND)
-    counts = _count_links(store, output.parent, options.allow_missing_pages)
-    listed = set(white_list)
-    entries = [
-        (title, count)
-        for title, count in counts
-        if title in listed or (not options.white_list_only and count >= options.min_count)
-    ]
-    room = options.vocab_size - len(SPECIAL)
-    if len(entries) > room:
-        # The white list stays whatever its counts; the rest fills what is left.
-        others = room - sum(title in listed for title, _ in entries)
-        kept = []
-        for title, count in entries:
-            others -= title not in listed
-            if title in listed or others >= 0:
-                kept.append((title, count))
-        entries = kept
-    if not entries:
-        raise UserError(
-            f"{page_store}: no link leads to a page of the store that is asked for; "
-            "for a partial dump use --allow-missing-pages"
-        )
-    with replace_file(output, "w") as stream:
-        for number, (title, count) in enumerate([*((special, 0) for special in SPECIAL), *entries]):
-            line = {"id": number, "entities": [[title, options.language]], "count": count}
-            stream.write(json.dumps(line, ensure_ascii=False) + "\n")
-    metadata = make_metadata(
-        KIND,
-        plan,
-        fingerprint_file(output),
-        counts={"entities": len(entries) + len(SPECIAL), "links": sum(count for _, count in entries)},
-    )
-    write_json(metadata_path(output), metadata)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with replace_file(output) as stream:
+        counts = {"entities": 0, "links": 0}
+        entries = chain(((special, 0) for special in SPECIAL), _chosen_entries(store, output, options, white_list))
+        for number, (title, count) in enumerate(entries):
+            language = None if title in SPECIAL else options.language
+            line = {"id": number, "entities": [[title, language]], "count": count}
+            stream.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
+            counts = {"entities": counts["entities"] + 1, "links": counts["links"] + count}
+        if not counts["links"]:
+            raise UserError(
+                f"{page_store}: no link leads to a page of the store that is asked for; "
+                "for a partial dump use --allow-missing-pages"
+            )
+        stream.flush()
+        metadata = make_metadata(KIND, plan, fingerprint_file(Path(stream.name)), counts=counts)
+        # Before the vocabulary itself, so that a kill in between leaves nothing under its name.
+        write_json(output.with_name(f"{output.name}.{METADATA_FILE}"), metadata)
     return metadata
 
 
@@ -120,35 +118,58 @@ def _read_white_list(path: Path | None) -> list[str]:
     return sorted({line.strip() for line in lines if line.strip()})
 
 
-def _count_links(store: PageStore, scratch: Path, allow_missing_pages: bool) -> Iterator[tuple[str, int]]:
-    """(title, links) by descending links, ties by title; redirects resolved."""
+def _chosen_entries(
+    store: PageStore, output: Path, options: VocabOptions, white_list: list[str]
+) -> Iterator[tuple[str, int]]:
+    """(title, links) of the entities, by descending links, ties by title; redirects resolved."""
     import duckdb
+    import pyarrow as pa
 
-    pages = [str(path) for path in store.page_files]
-    with duckdb.connect() as database:
-        database.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'")
-        database.execute("SET temp_directory = ?", [str(scratch / ".duckdb.tmp")])
-        database.execute("CREATE TABLE redirects AS FROM read_parquet(?)", [str(store.redirects_file)])
+    with duckdb.connect() as database, tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as spill:
+        database.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'; SET preserve_insertion_order = false")
+        database.execute("SET temp_directory = $1", [spill])
+        database.register("white_list", pa.table({"title": pa.array(white_list, pa.string())}))
+        pages = [str(path) for path in store.page_files]
         # Distinct targets are counted first: redirects and pages are then looked up once a target, not once a link.
         database.execute(
             """
-            CREATE TABLE counts AS
-            WITH all_paragraphs AS (SELECT unnest(paragraphs) AS paragraph FROM read_parquet(?)),
-            all_links AS (SELECT unnest(paragraph.links) AS link FROM all_paragraphs),
-            links AS (SELECT link.title AS title FROM all_links),
-            targets AS (SELECT title, count(*) AS links FROM links GROUP BY title)
-            SELECT coalesce(redirects.target, targets.title) AS title, sum(links)::BIGINT AS links
-            FROM targets LEFT JOIN redirects ON targets.title = redirects.source
-            GROUP BY ALL
+            CREATE TABLE targets AS
+            WITH all_paragraphs AS (SELECT unnest(paragraphs) AS paragraph FROM read_parquet($1)),
+            all_links AS (SELECT unnest(paragraph.links) AS link FROM all_paragraphs)
+            SELECT link.title AS title, count(*) AS links FROM all_links GROUP BY link.title
             """,
             [pages],
         )
-        existing = "" if allow_missing_pages else "WHERE title IN (SELECT title FROM read_parquet($pages))"
-        result = database.execute(
-            f"SELECT title, links FROM counts {existing} ORDER BY links DESC, title",
-            {} if allow_missing_pages else {"pages": pages},
+        database.execute(
+            """
+            CREATE TABLE counts AS
+            WITH resolved AS (
+                SELECT coalesce(target, title) AS title, links
+                FROM targets LEFT JOIN read_parquet($1) AS redirects ON title = source
+            )
+            SELECT title, sum(links)::BIGINT AS links, title IN (FROM white_list) AS listed
+            FROM resolved
+            WHERE title <> '' AND NOT starts_with(title, 'Category:')
+            GROUP BY title
+            """,
+            [str(store.redirects_file)],
         )
-        while rows := result.fetchmany(100_000):
+        database.execute("DROP TABLE targets")
+        if not options.allow_missing_pages:
+            database.execute("DELETE FROM counts WHERE title NOT IN (SELECT title FROM read_parquet($1))", [pages])
+        # The white list stays whatever its counts; the rest fills what is left.
+        listed = database.execute("SELECT count(*) FROM counts WHERE listed").fetchall()[0][0]
+        room = 0 if options.white_list_only else max(0, options.vocab_size - len(SPECIAL) - listed)
+        result = database.execute(
+            """
+            SELECT title, links FROM counts WHERE listed
+            UNION ALL
+            (SELECT title, links FROM counts WHERE NOT listed AND links >= $1 ORDER BY links DESC, title LIMIT $2)
+            ORDER BY links DESC, title
+            """,
+            [options.min_count, room],
+        )
+        while rows := result.fetchmany(1 << 16):
             yield from rows
 
 
@@ -207,6 +228,16 @@ class EntityVocab:
         """A title of an id, in ``language`` if it has one."""
         titles = self._titles[entity_id]
         return next((title for title, code in titles if code == language), titles[0][0])
+
+    def save(self, path: Path) -> None:
+        """Writes the vocabulary as JSON lines: byte for byte the file that it was read from, unless that is a ``.tsv``."""
+        if self.path.suffix != ".tsv":
+            shutil.copyfile(self.path, path)
+            return
+        with replace_file(path, "w") as stream:
+            for entity_id, (titles, count) in enumerate(zip(self._titles, self.counts, strict=True)):
+                line = {"id": entity_id, "entities": titles, "count": count}
+                stream.write(json.dumps(line, ensure_ascii=False) + "\n")
 
     def titles(self, language: str | None = None) -> dict[str, int]:
         """Title -> id of all entities that have one in ``language``, or in none."""

@@ -25,7 +25,7 @@ import click
 @click.option("--held-out-fraction", type=float, default=0.0, show_default=True, help="Share of pages kept for evaluation.")
 @click.option("--workers", "--pool-size", type=int, help="Processes. [default: one a CPU]")
 def command(dump_db: Path, tokenizer: str, entity_vocab: Path, output: Path, workers: int | None, **options: Any) -> None:
-    """Makes the pretraining dataset OUT from the page store DB, the TOKENIZER in a folder and the vocabulary VOCAB."""
+    """Makes the dataset OUT from the page store DB, the tokenizer in folder TOKENIZER and the entity vocabulary VOCAB."""
     from luke.pretraining.build_dataset import DatasetOptions, build_pretraining_dataset
 
     metadata = build_pretraining_dataset(dump_db, tokenizer, entity_vocab, output, DatasetOptions(**options), workers)

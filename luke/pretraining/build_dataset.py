@@ -1,41 +1,41 @@
-"""Page store + vocabulary -> pretraining dataset: sentences with links, joined to sequences (Yamada et al. 2020).
+"""Page store + vocabulary -> pretraining dataset.
 
 The format is described in ``docs/architecture.md``. A shard of pages gives a shard of items; workers write shards, a
 finished one is not done again, and the result does not depend on their number.
 """
 
-import functools
+import gc
 import hashlib
 import logging
 import os
-import re
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from luke.artifacts import Metadata, StagedFolder, fingerprint_file, read_metadata, replace_file, write_json
-from luke.corpus.page_store import Page, PageStore, Paragraph, read_pages
-from luke.entity_vocab import UNK, EntityVocab
+from luke.corpus.page_store import PageStore
+from luke.corpus.sentences import SentenceSplitter, make_sentence_splitter
+from luke.entity_vocab import UNK_ID, EntityVocab
 from luke.errors import UserError
 from luke.pretraining.dataset import HELD_OUT, KIND
+from luke.pretraining.item_builder import DROPPED, ItemBuilder, Items
+from luke.pretraining.link_targets import LinkTargets, write_link_targets
 from luke.progress import Progress
-from luke.tokenization import LinkedTextTokenizer, load_tokenizer, tokenizer_fingerprint
+from luke.tokenization import load_tokenizer, tokenizer_fingerprint
 from luke.workers import default_workers, map_ordered
 
 logger = logging.getLogger(__name__)
 
-SentenceSplitter = Callable[[str], Sequence[tuple[int, int]]]
-
-_NEVER_TRAINED = ("image", "file", "category")
+_LINK_TARGETS_FILE = "link_targets.npy"  # only while shards are built
+_PAGES_KEY = b"pages"  # in a shard's schema: how many pages its items are of
 _ROWS_A_BATCH = 1000
-# Pages whose pieces are tokenized in one call: long enough for the tokenizer's threads, short enough for memory.
+# Large enough for array operations to pay, small enough for memory and caches.
 _PAGES_A_CALL = 64
-_SPACES = re.compile(r"\s+")
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,16 @@ def build_pretraining_dataset(
         if stage.done:
             logger.info("%s: already built", output)
             return read_metadata(output, KIND)
-        splits = ["", HELD_OUT] if options.held_out_fraction else [""]
-        for split in splits:
+        for split in _splits(options):
             (stage.work / split).mkdir(exist_ok=True)
         words.save(stage.work / "tokenizer")
-        shutil.copyfile(entity_vocab, stage.work / "entity_vocab.jsonl")
-        _build_shards(store, stage.work, options, workers or default_workers(), splitter)
-        counts = {split: _seal_split(stage.work / split, len(store.page_files)) for split in splits}
+        vocabulary.save(stage.work / "entity_vocab.jsonl")
+        link_targets = stage.work / _LINK_TARGETS_FILE
+        write_link_targets(link_targets, vocabulary.titles(options.language), store.redirects_file)
+        language = options.language or store.language
+        _build_shards(store, stage.work, options, (splitter, language, len(vocabulary)), workers or default_workers())
+        link_targets.unlink()
+        counts = {split: _seal_split(stage.work / split, len(store.page_files)) for split in _splits(options)}
         if not counts[""]["items"]:
             raise UserError(
                 f"{page_store}: not one item comes out: no sentence holds a link that is in {entity_vocab}; "
@@ -140,25 +143,24 @@ def build_pretraining_dataset(
             word_vocab_size=words.vocab_size,
             entity_vocab_size=len(vocabulary),
             tokenizer_fingerprint=tokenizer_fingerprint(words),
-            entity_vocab_fingerprint=vocabulary.fingerprint,
-            language=options.language or store.language,
+            entity_vocab_fingerprint=fingerprint_file(stage.work / "entity_vocab.jsonl"),
+            language=language,
             counts=counts[""],
             held_out_counts=counts.get(HELD_OUT),
         )
 
 
-def _build_shards(
-    store: PageStore, work: Path, options: DatasetOptions, workers: int, splitter: SentenceSplitter | None
-) -> None:
+def _build_shards(store: PageStore, work: Path, options: DatasetOptions, settings: tuple[Any, ...], workers: int) -> None:
     # The quota of --max-num-documents is dealt to shards by their sizes, so that workers need not talk.
     tasks, left = [], options.max_num_documents
     for shard, file in enumerate(store.page_files):
-        pages = pa.parquet.read_metadata(file).num_rows
+        pages = pq.read_metadata(file).num_rows
         tasks.append(_Task(shard, file, pages if left is None else min(left, pages)))
         left = None if left is None else left - tasks[-1].num_pages
-    arguments = (work, store.folder, options, splitter, len(tasks), workers)
+    workers = min(workers, len(tasks))
+    arguments = (work, options, *settings, len(tasks), workers)
     with Progress("pages", sum(task.num_pages for task in tasks), "pages") as progress:
-        for task in map_ordered(_build_shard, tasks, min(workers, len(tasks)), _start_worker, arguments):
+        for task in map_ordered(_build_shard, tasks, workers, _start_worker, arguments):
             progress.advance(task.num_pages)
 
 
@@ -178,69 +180,98 @@ def _start_worker(*arguments: Any) -> None:
 
 def _build_shard(task: _Task) -> _Task:
     assert _builder is not None
-    _builder.build(task)
+    # There are no cycles among the millions of words and sentences, and looking for them takes a fifth of the time.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        _builder.build(task)
+    finally:
+        if collecting:
+            gc.enable()
     return task
 
 
 class _ShardBuilder:
-    """What a worker keeps: tokenizer, vocabulary, redirects, splitter."""
+    """What a worker keeps: tokenizer, link targets, splitter."""
 
     def __init__(
         self,
         work: Path,
-        store: Path,
         options: DatasetOptions,
         splitter: SentenceSplitter | None,
+        language: str | None,
+        entity_vocab_size: int,
         num_shards: int,
         workers: int,
     ) -> None:
         # Several workers already use all CPUs; a single one leaves that to the tokenizer's threads.
         os.environ["TOKENIZERS_PARALLELISM"] = "true" if workers == 1 else "false"
         self.work, self.options, self.num_shards = work, options, num_shards
-        page_store = PageStore(store)
-        vocabulary = EntityVocab(work / "entity_vocab.jsonl")
-        tokenizer = load_tokenizer(work / "tokenizer")
         if splitter is None:
-            from luke.corpus.sentences import make_sentence_splitter
-
-            splitter = make_sentence_splitter(options.sentence_splitter, options.language or page_store.language)
-        titles = vocabulary.titles(options.language)
-        redirected = {source: titles[target] for source, target in page_store.redirects().items() if target in titles}
-        unk = titles[UNK] if options.include_unk_entities else None
-        self.items = ItemBuilder(tokenizer, {**redirected, **titles}, unk, splitter, options)
-        self.word_type = _smallest_type(tokenizer.vocab_size)
-        self.entity_type = _smallest_type(len(vocabulary))
-        self.splits = ["", HELD_OUT] if options.held_out_fraction else [""]
+            splitter = make_sentence_splitter(options.sentence_splitter, language)
+        tokenizer = load_tokenizer(work / "tokenizer")
+        targets = LinkTargets(work / _LINK_TARGETS_FILE, UNK_ID if options.include_unk_entities else DROPPED)
+        self.items = ItemBuilder(tokenizer, targets, splitter, options)
+        self.schema = _schema(_smallest_type(tokenizer.vocab_size), _smallest_type(entity_vocab_size))
 
     def build(self, task: _Task) -> None:
-        paths = {split: self.work / split / shard_file_name(task.shard, self.num_shards) for split in self.splits}
-        if all(path.exists() for path in paths.values()):
+        name = shard_file_name(task.shard, self.num_shards)
+        if (self.work / name).exists():
             return
-        rows: dict[str, list[RawItem]] = {split: [] for split in self.splits}
-        for page, items in self.items.of_pages(_first(read_pages(task.file), task.num_pages)):
-            rows[HELD_OUT if is_held_out(page.title, self.options.held_out_fraction) else ""] += items
-        for split, path in paths.items():
-            self._write(path, rows[split])
+        parts: dict[str, list[Items]] = {split: [] for split in _splits(self.options)}
+        for pages in _first_pages(task):
+            items = self.items.items(pages)
+            if self.options.held_out_fraction:
+                titles = pages["title"].to_pylist()
+                held_out = np.array(
+                    [is_held_out(titles[page], self.options.held_out_fraction) for page in items.pages], bool
+                )
+                parts[HELD_OUT].append(items.select(held_out))
+                items = items.select(~held_out)
+            parts[""].append(items)
+        # The shard of training items is the last to be written: where it is, all are.
+        for split in reversed(parts):
+            self._write(self.work / split / name, parts[split])
 
-    def _write(self, path: Path, items: list["RawItem"]) -> None:
-        schema = _schema(self.word_type, self.entity_type)
+    def _write(self, path: Path, parts: list[Items]) -> None:
+        num_pages = sum(len(np.unique(items.pages)) for items in parts)
+        schema = self.schema.with_metadata({_PAGES_KEY: str(num_pages)})
         with replace_file(path) as stream, pa.ipc.new_stream(stream, schema) as writer:
-            for begin in range(0, len(items), _ROWS_A_BATCH):
-                rows = items[begin : begin + _ROWS_A_BATCH]
+            for items in parts:
                 columns = [
-                    pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+                    items.page_ids,
+                    (items.word_offsets, items.word_ids),
+                    *((items.entity_offsets, column) for column in (items.entity_ids, items.starts, items.ends)),
                 ]
-                writer.write_batch(pa.record_batch(columns, schema=schema))
+                arrays = [_array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+                batch = pa.record_batch(arrays, schema=schema)
+                for begin in range(0, batch.num_rows, _ROWS_A_BATCH):
+                    writer.write_batch(batch.slice(begin, _ROWS_A_BATCH))
+
+
+def _array(column: Any, kind: pa.DataType) -> pa.Array:
+    if not isinstance(column, tuple):
+        return pa.array(column.astype(kind.to_pandas_dtype()))
+    offsets, values = column
+    return pa.ListArray.from_arrays(offsets.astype(np.int32), values.astype(kind.value_type.to_pandas_dtype()), type=kind)
+
+
+def _first_pages(task: _Task) -> Iterator[pa.RecordBatch]:
+    left = task.num_pages
+    with pq.ParquetFile(task.file) as file:
+        for batch in file.iter_batches(batch_size=_PAGES_A_CALL):
+            if left > 0:
+                yield batch.slice(0, left)
+            left -= batch.num_rows
+
+
+def _splits(options: DatasetOptions) -> list[str]:
+    return ["", HELD_OUT] if options.held_out_fraction else [""]
 
 
 def shard_file_name(shard: int, num_shards: int) -> str:
     """The name of a shard of items, as the ``datasets`` library has it."""
     return f"data-{shard:05d}-of-{num_shards:05d}.arrow"
-
-
-def _first(pages: Iterator[Page], number: int) -> Iterator[Page]:
-    for _, page in zip(range(number), pages, strict=False):
-        yield page
 
 
 def is_held_out(title: str, fraction: float) -> bool:
@@ -259,17 +290,18 @@ def _schema(word_type: pa.DataType, entity_type: pa.DataType) -> pa.Schema:
 
 def _seal_split(folder: Path, num_shards: int) -> dict[str, int]:
     """Writes what ``datasets.load_from_disk`` wants, and returns the counts."""
-    counts = {"items": 0, "word_tokens": 0, "entities": 0, "unk_entities": 0}
+    counts = {"items": 0, "word_tokens": 0, "entities": 0, "unk_entities": 0, "pages": 0}
     schema: pa.Schema = None
     for shard in range(num_shards):
         with pa.ipc.open_stream(pa.memory_map(str(folder / shard_file_name(shard, num_shards)))) as reader:
             schema = reader.schema
+            counts["pages"] += int(schema.metadata[_PAGES_KEY])
             for batch in reader:
                 entities = batch["entity_ids"].values.to_numpy()
                 counts["items"] += batch.num_rows
                 counts["word_tokens"] += len(batch["word_ids"].values)
                 counts["entities"] += len(entities)
-                counts["unk_entities"] += int((entities == 1).sum())
+                counts["unk_entities"] += int((entities == UNK_ID).sum())
     features = {
         field.name: {"dtype": str(field.type), "_type": "Value"}
         if field.name == "page_id"
@@ -282,7 +314,7 @@ def _seal_split(folder: Path, num_shards: int) -> dict[str, int]:
     )
     files = [{"filename": shard_file_name(shard, num_shards)} for shard in range(num_shards)]
     fingerprint = hashlib.sha256("".join(fingerprint_file(folder / file["filename"]) for file in files).encode()).hexdigest()
-    state: dict[str, object] = {
+    state: dict[str, Any] = {
         "_data_files": files,
         "_fingerprint": fingerprint[:16],
         "_format_columns": None,
@@ -293,127 +325,3 @@ def _seal_split(folder: Path, num_shards: int) -> dict[str, int]:
     }
     write_json(folder / "state.json", state)
     return counts
-
-
-class RawItem(NamedTuple):
-    """A row of the dataset."""
-
-    page_id: int
-    word_ids: list[int]
-    entity_ids: list[int]
-    entity_starts: list[int]
-    entity_ends: list[int]
-
-
-class _Piece(NamedTuple):
-    """A piece of a sentence: outside links, or an anchor, whose ``entity_id`` then is the target's."""
-
-    text: str
-    after_space: bool
-    entity_id: int | None
-
-
-class ItemBuilder:
-    """Pages -> items.
-
-    Args:
-        tokenizer: Makes word ids.
-        entity_ids: Title -> entity id, redirects included.
-        unk_entity_id: Given to links outside the vocabulary; None drops them.
-        splitter: Text -> sentence spans.
-        options: How items are made.
-    """
-
-    def __init__(
-        self,
-        tokenizer: LinkedTextTokenizer,
-        entity_ids: dict[str, int],
-        unk_entity_id: int | None,
-        splitter: SentenceSplitter,
-        options: DatasetOptions,
-    ) -> None:
-        self.tokenizer, self.entity_ids, self.unk_entity_id = tokenizer, entity_ids, unk_entity_id
-        self.splitter, self.options = splitter, options
-
-    def of_pages(self, pages: Iterator[Page]) -> Iterator[tuple[Page, list[RawItem]]]:
-        """Each page with its items, in order; many pages are tokenized in one call."""
-        batch: list[Page] = []
-        for page in pages:
-            batch.append(page)
-            if len(batch) == _PAGES_A_CALL:
-                yield from self._of_batch(batch)
-                batch = []
-        yield from self._of_batch(batch)
-
-    def _of_batch(self, pages: list[Page]) -> Iterator[tuple[Page, list[RawItem]]]:
-        sentences = [list(self._sentences_of_page(page)) for page in pages]
-        pieces = [piece for page in sentences for sentence in page for piece in sentence]
-        ids = iter(self.tokenizer.encode_pieces([p.text for p in pieces], [p.after_space for p in pieces]))
-        for page, page_sentences in zip(pages, sentences, strict=True):
-            tokenized = [[(piece, next(ids)) for piece in sentence] for sentence in page_sentences]
-            yield page, list(self._join(self.entity_ids.get(page.title, -1), tokenized))
-
-    def _sentences_of_page(self, page: Page) -> Iterator[list[_Piece]]:
-        options = self.options
-        if page.title.lower().startswith(tuple(f"{namespace}:" for namespace in _NEVER_TRAINED)):
-            return
-        if options.predefined_entities_only and page.title not in self.entity_ids:
-            return
-        for paragraph in page.paragraphs:
-            if options.abstract_only and not paragraph.abstract:
-                continue
-            for start, end in self.splitter(paragraph.text):
-                yield list(self._pieces(paragraph, start, end))
-
-    def _pieces(self, paragraph: Paragraph, start: int, end: int) -> Iterator[_Piece]:
-        """The pieces of the sentence [start, end): a link counts if it lies within it."""
-        place = start
-        for link in self._links_by_start(paragraph):
-            if link.start < place or link.end > end:
-                continue
-            entity_id = self.entity_ids.get(link.title, self.unk_entity_id)
-            if entity_id is None:
-                continue
-            yield from self._piece(paragraph.text, place, link.start, None)
-            yield from self._piece(paragraph.text, link.start, link.end, entity_id)
-            place = link.end
-        yield from self._piece(paragraph.text, place, end, None)
-
-    @staticmethod
-    def _links_by_start(paragraph: Paragraph) -> list[Any]:
-        return sorted(paragraph.links, key=lambda link: link.start)
-
-    @staticmethod
-    def _piece(text: str, start: int, end: int, entity_id: int | None) -> Iterator[_Piece]:
-        raw = text[start:end]
-        stripped = raw.strip()
-        if stripped:
-            begin = start + len(raw) - len(raw.lstrip())
-            yield _Piece(_SPACES.sub(" ", stripped), begin == 0 or text[begin - 1].isspace(), entity_id)
-
-    def _join(self, page_id: int, sentences: list[list[tuple[_Piece, list[int]]]]) -> Iterator[RawItem]:
-        """Joins consecutive sentences while they fit."""
-        room = self.options.max_seq_length - 2
-        words: list[int] = []
-        links: list[tuple[int, int, int]] = []
-        for sentence in sentences:
-            length = sum(len(ids) for _, ids in sentence)
-            if not self.options.min_sentence_length <= length <= room or not length:
-                continue
-            if len(words) + length > room:
-                yield from self._item(page_id, words, links)
-                words, links = [], []
-            for piece, ids in sentence:
-                if piece.entity_id is not None and ids:
-                    links.append((piece.entity_id, len(words), min(len(words) + len(ids), len(words) + self._mention)))
-                words += ids
-        yield from self._item(page_id, words, links)
-
-    @functools.cached_property
-    def _mention(self) -> int:
-        return self.options.max_mention_length
-
-    def _item(self, page_id: int, words: list[int], links: list[tuple[int, int, int]]) -> Iterator[RawItem]:
-        if words and (links or self.options.include_sentences_without_entities):
-            ids, starts, ends = zip(*links[: self.options.max_entity_length], strict=True) if links else ((), (), ())
-            yield RawItem(page_id, words, list(ids), list(starts), list(ends))
