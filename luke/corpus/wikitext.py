@@ -48,7 +48,7 @@ _CUT_TAGS = (
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.S)
 _NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>|<nowiki\s*/>", re.S | re.I)
 _EMPTY_ELEMENT = re.compile(rf"<(?:{_CUT_TAGS})\b[^<>]*/>", re.I)
-_ELEMENT = re.compile(rf"<({_CUT_TAGS})\b[^<>]*>.*?</\1\s*>", re.S | re.I)
+_OPENING = re.compile(rf"<({_CUT_TAGS})\b[^<>]*>", re.I)
 _BRACES = re.compile(r"\{\{|\}\}|^[ \t:*]*\{\||^[ \t]*\|\}(?!\})", re.M)
 _SWITCH = re.compile(r"__[A-Z]{3,}__")
 _QUOTES = re.compile(r"'{5}|'{2,3}")
@@ -60,6 +60,7 @@ _MARKUP = re.compile(r"[\[\]<>&{}]|://")
 _PIPE_TRICK = re.compile(r"^(?:[^:]*:)?(.*?)(?:\s*\([^()]*\)|,.*)?$")
 _ESCAPES = str.maketrans({character: f"&#{ord(character)};" for character in "[]{}<>'|&=*#:;-_~\n"})
 _HEADING_MARK = "\x02"
+_DEEPEST_LINK = 4
 
 
 @dataclass
@@ -139,11 +140,33 @@ def _cut(text: str, site: Site) -> str:
     if "<" in text:
         text = _COMMENT.sub("", text)
         text = _NOWIKI.sub(lambda match: (match[1] or "").translate(_ESCAPES), text)
-        text = _ELEMENT.sub("", _EMPTY_ELEMENT.sub("", text))
+        text = _cut_elements(_EMPTY_ELEMENT.sub("", text))
     text = _cut_braces(text)
     text = _cut_files(text, site)
     text = site._categories.sub("", text)
     return _QUOTES.sub("", _SWITCH.sub("", _RULE.sub("", text)))
+
+
+def _cut_elements(text: str) -> str:
+    """Cuts elements that are not running text, with what they hold; a tag that is never closed is left to the parser."""
+    kept, place, search = [], 0, 0
+    closings: dict[str, re.Pattern[str]] = {}
+    while (opening := _OPENING.search(text, search)) is not None:
+        name = opening[1].lower()
+        search = opening.end()
+        if name in closings and closings[name] is _NEVER:
+            continue
+        pattern = closings.setdefault(name, re.compile(rf"</{name}\s*>", re.I))
+        closing = pattern.search(text, opening.end())
+        if closing is None:
+            closings[name] = _NEVER  # nor will it be for the next of its name: this keeps the pass linear
+            continue
+        kept.append(text[place : opening.start()])
+        place = search = closing.end()
+    return "".join(kept) + text[place:]
+
+
+_NEVER = re.compile(r"(?!)")
 
 
 def _cut_braces(text: str) -> str:
@@ -206,8 +229,33 @@ def _parse_block(block: str, abstract: bool, site: Site) -> Paragraph:
     if not _MARKUP.search(block):
         return Paragraph(block.replace("\n", " ").strip(), abstract)
     builder = _ParagraphBuilder(site)
-    builder.add(mwparserfromhell.parse(block, skip_style_tags=True))
+    builder.add(mwparserfromhell.parse(_escape_unmatched(block), skip_style_tags=True))
     return builder.paragraph(abstract)
+
+
+def _escape_unmatched(block: str) -> str:
+    """Link brackets without a partner, or nested deeper than any page has them, become text: the parser would try each of
+    them against the rest of the block."""
+    if "[[" not in block:
+        return block
+    brackets = list(_BRACKETS.finditer(block))
+    stack: list[int] = []
+    matched: set[int] = set()
+    for number, bracket in enumerate(brackets):
+        if bracket[0] == "[[":
+            stack.append(number)
+        elif stack:
+            opening = stack.pop()
+            if len(stack) < _DEEPEST_LINK:
+                matched |= {opening, number}
+    if len(matched) == len(brackets):
+        return block
+    kept, place = [], 0
+    for number, bracket in enumerate(brackets):
+        if number not in matched:
+            kept += [block[place : bracket.start()], bracket[0].translate(_ESCAPES)]
+            place = bracket.end()
+    return "".join(kept) + block[place:]
 
 
 class _ParagraphBuilder:
