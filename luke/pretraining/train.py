@@ -244,6 +244,11 @@ def dry_run(options: PretrainingOptions, world_size: int = 1) -> str:
     )
 
 
+def _ignore_stop_signal(_: int) -> None:
+    """Launchers and schedulers send SIGTERM to loader processes too; their death would keep the run from saving."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 class Training:
     """A run in progress, in one process."""
 
@@ -287,7 +292,16 @@ class Training:
         workers = self.run_.settings.num_workers if workers is None else workers
         on_gpu = self.processes.device.type == "cuda"
         steps = range(self.step, self.run_.total_steps)
-        return iter(DataLoader(loader, batch_size=None, sampler=steps, num_workers=workers, pin_memory=on_gpu))
+        return iter(
+            DataLoader(
+                loader,
+                batch_size=None,
+                sampler=steps,
+                num_workers=workers,
+                pin_memory=on_gpu,
+                worker_init_fn=_ignore_stop_signal,
+            )
+        )
 
     def _train(self, log: RunLog) -> None:
         options, batches = self.run_.options, self._batches()

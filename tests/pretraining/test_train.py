@@ -236,14 +236,14 @@ def test_options_that_say_what_is_trained(work: Path, option: list[object], froz
 
 def test_sigterm_saves_and_exits_well(work: Path, reference: Path) -> None:
     output = work / "terminated"
-    command = [str(BIN / "luke"), "pretrain", *arguments(work, output, "--num-epochs", 1)]
-    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True)
+    command = [str(BIN / "luke"), "pretrain", *arguments(work, output, "--num-epochs", 1, "--num-workers", 1)]
+    process = subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (
         (output / "metrics.jsonl").exists() and (output / "metrics.jsonl").read_text().count("\n") >= 2
     ):
         time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGTERM)  # as schedulers do: the loader process gets it too
     _, error = process.communicate(timeout=60)
     assert process.returncode == 0, error
     done = luke(work, output)
