@@ -70,7 +70,18 @@ def pretrain(stage: str, *options: object) -> Path:
 def evaluate(name: str, *model: object) -> Path:
     """Held-out figures of a model."""
     output = DEMO / f"{name}.json"
-    run("luke", "evaluate-pretraining", "--dataset-dir", DEMO / "dataset", *MASKING, "--passes", 2, *model, "--output", output)
+    run(
+        "luke",
+        "evaluate-pretraining",
+        "--dataset-dir",
+        DEMO / "dataset",
+        *MASKING,
+        "--passes",
+        2,
+        *model,
+        "--output",
+        output,
+    )
     return output
 
 
@@ -84,13 +95,16 @@ def main() -> None:
     run("luke", "build-entity-vocab", pages, vocabulary, "--vocab-size", 5000, "--allow-missing-pages")
     run(
         *("luke", "build-wikipedia-pretraining-dataset", pages, base, vocabulary, dataset),
-        *("--held-out-fraction", 0.1, "--max-seq-length", 128),
+        *("--held-out-fraction", 0.1, "--max-seq-length", 64),
     )
-    run("luke", "compute-total-training-steps", "--dataset-dir", dataset, "--train-batch-size", 16, "--num-epochs", 1)
-    before = evaluate("before", "--bert-model-name", base)
-    stage1 = pretrain("stage1", "--bert-model-name", base, "--fix-bert-weights", "--num-epochs", 0.6)
+    run("luke", "compute-total-training-steps", "--dataset-dir", dataset, "--train-batch-size", 8, "--num-epochs", 1)
+    before = evaluate("before", "--bert-model-name", base, "--entity-emb-init", "titles")
+    stage1 = pretrain(
+        *("stage1", "--bert-model-name", base, "--entity-emb-init", "titles", "--fix-bert-weights", "--freeze-entity-emb"),
+        *("--num-epochs", 1),
+    )
     after1 = evaluate("after_stage1", "--checkpoint", stage1)
-    stage2 = pretrain("stage2", "--resume-checkpoint-id", stage1, "--reset-optimization-states", "--num-epochs", 1)
+    stage2 = pretrain("stage2", "--resume-checkpoint-id", stage1, "--reset-optimization-states", "--num-epochs", 0.6)
     after2 = evaluate("after_stage2", "--checkpoint", stage2)
     run("luke", "convert-luke-to-huggingface-model", stage2, DEMO / "model")
     run(

@@ -12,6 +12,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--checkpoint", type=_PATH, help="A checkpoint, or a run's folder (its newest checkpoint).")
 @click.option("--bert-model-name", default="", help="Instead: the base encoder, for the model before training.")
 @click.option("--entity-emb-size", type=int, help="Size of an entity's embedding before training. [default: 256]")
+@click.option("--entity-emb-init", type=click.Choice(["random", "titles"]), default="random", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="The run's, for what is random before training.")
 @click.option("--masked-lm-prob", type=float, default=0.15, show_default=True, help="Share of words to predict.")
 @click.option("--masked-entity-prob", type=float, default=0.15, show_default=True, help="Share of entities to predict.")
@@ -23,6 +24,7 @@ def command(
     checkpoint: Path | None,
     bert_model_name: str,
     entity_emb_size: int | None,
+    entity_emb_init: str,
     seed: int,
     masked_lm_prob: float,
     masked_entity_prob: float,
@@ -39,6 +41,8 @@ def command(
     from luke.pretraining.report import print_figures
 
     masking = MaskingOptions(masked_lm_prob=masked_lm_prob, masked_entity_prob=masked_entity_prob)
-    options = EvaluationOptions(dataset_dir, checkpoint, bert_model_name, entity_emb_size, seed, masking, passes, examples)
+    options = EvaluationOptions(
+        dataset_dir, checkpoint, bert_model_name, entity_emb_size, entity_emb_init, seed, masking, passes, examples
+    )
     result = evaluate_to_file(options, output)
     print_figures({str(checkpoint or bert_model_name): result}, result["baselines"])

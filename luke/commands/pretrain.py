@@ -55,6 +55,13 @@ def _probability(name: str, help_text: str) -> Any:
 @click.option("--reset-optimization-states", is_flag=True, help="Take only its weights: how stage 2 starts from stage 1.")
 @click.option("--resume-hf-checkpoint-file", type=click.Path(path_type=Path), help="Start from a LUKE model's weights file.")
 @click.option("--entity-emb-size", type=int, help="Size of an entity's embedding. [default: 256]")
+@click.option(
+    "--entity-emb-init",
+    type=click.Choice(["random", "titles"]),
+    default=_default("entity_emb_init"),
+    show_default=True,
+    help="Where entity embeddings start; titles: at the base's embeddings of their words, for small corpora.",
+)
 @click.option("--cls-entity-prediction", is_flag=True, help="Also predict the page's entity embedding from [CLS].")
 @click.option("--disable-entity-prediction-bias", is_flag=True, help="The entity head has no bias.")
 @click.option("--fix-bert-weights", is_flag=True, help="Stage 1: train the entity side only.")

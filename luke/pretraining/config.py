@@ -108,6 +108,7 @@ class PretrainingOptions:
     masking: MaskingOptions = field(default_factory=MaskingOptions)
     num_epochs: float = 1
     entity_emb_size: int | None = None
+    entity_emb_init: str = "random"
     cls_entity_prediction: bool = False
     disable_entity_prediction_bias: bool = False
     fix_bert_weights: bool = False

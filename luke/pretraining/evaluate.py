@@ -43,7 +43,7 @@ class EvaluationOptions:
     Attributes:
         dataset_dir: A dataset with held-out items.
         checkpoint: A checkpoint, or a run's output folder; None evaluates the model that a run would start from.
-        bert_model_name, entity_emb_size, seed: As in pretraining, for the model before training.
+        bert_model_name, entity_emb_size, entity_emb_init, seed: As in pretraining, for the model before training.
         masking: As in pretraining; [UNK] is never a target here.
         passes: How often the held-out items are masked anew.
         examples: Mentions whose best entities are listed.
@@ -53,6 +53,7 @@ class EvaluationOptions:
     checkpoint: Path | None = None
     bert_model_name: str = ""
     entity_emb_size: int | None = None
+    entity_emb_init: str = "random"
     seed: int = 0
     masking: MaskingOptions = field(default_factory=MaskingOptions)
     passes: int = 4
@@ -236,6 +237,7 @@ def _load_model(options: EvaluationOptions, dataset: PretrainingDataset) -> Luke
         Path(),
         bert_model_name=options.bert_model_name,
         entity_emb_size=options.entity_emb_size,
+        entity_emb_init=options.entity_emb_init,
         masking=options.masking,
     )
     return initial_model(start, dataset, _find_checkpoint(options)).model.eval()

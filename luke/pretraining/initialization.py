@@ -7,11 +7,14 @@ from torch import Tensor
 from transformers import LukeConfig
 
 from luke.backbones import load_backbone, read_tensors
+from luke.entity_vocab import EntityVocab
 from luke.errors import UserError
 from luke.model import LukeForPretraining
 from luke.pretraining import checkpoint as checkpoints
 from luke.pretraining.config import PretrainingOptions
 from luke.pretraining.dataset import PretrainingDataset
+from luke.pretraining.entity_initialization import start_entities_from_words
+from luke.tokenization import load_tokenizer, tokenizer_fingerprint
 
 DEFAULT_ENTITY_EMB_SIZE = 256
 _PAGE_HEAD = "cls_entity_predictions."
@@ -45,6 +48,10 @@ def initial_model(options: PretrainingOptions, dataset: PretrainingDataset, chec
     )
     model = LukeForPretraining(config, options.cls_entity_prediction)
     _load(model, backbone.luke_state_dict(), options.bert_model_name, may_lack=(*_ENTITY_PARTS, "lm_head.", "luke.pooler."))
+    if options.entity_emb_init == "titles":
+        vocabulary = EntityVocab(dataset.folder / "entity_vocab.jsonl")
+        titles = [vocabulary.get_title(entity_id) for entity_id in range(len(vocabulary))]
+        start_entities_from_words(model, titles, load_tokenizer(dataset.folder / "tokenizer"))
     if options.resume_hf_checkpoint_file:
         weights = read_tensors(options.resume_hf_checkpoint_file)
         _load(model, weights, str(options.resume_hf_checkpoint_file), may_lack=(_PAGE_HEAD, "luke.pooler."))
@@ -65,8 +72,6 @@ def _from_checkpoint(options: PretrainingOptions, dataset: PretrainingDataset, c
 
 
 def _check_tokenizer(base: str, dataset: PretrainingDataset) -> None:
-    from luke.tokenization import load_tokenizer, tokenizer_fingerprint
-
     if tokenizer_fingerprint(load_tokenizer(base)) != dataset.metadata["tokenizer_fingerprint"]:
         raise UserError(f"{dataset.folder} was tokenized with another tokenizer than that of the base model {base}")
 
