@@ -240,22 +240,22 @@ def _resolve_redirects(work: Path) -> int:
         database.execute("SET memory_limit = '2GB'")
         database.execute("SET temp_directory = ?", [str(work / ".duckdb.tmp")])
         database.execute(
-            "CREATE TABLE hops AS SELECT source, any_value(target) AS target FROM read_parquet(?) GROUP BY source",
+            "CREATE TABLE resolved AS SELECT source, any_value(target) AS target FROM read_parquet(?) GROUP BY source",
             [[str(part) for part in parts]],
         )
-        database.execute("CREATE TABLE resolved AS FROM hops")
-        while True:  # each round doubles how far every redirect reaches; a cycle never leaves the redirects
-            changed = database.execute(
-                "UPDATE resolved SET target = hops.target FROM hops "
-                "WHERE resolved.target = hops.source AND resolved.source != resolved.target"
+        unfinished = None
+        while True:  # each round doubles how far a redirect reaches; what goes round in a circle never ends
+            count = database.execute(
+                "SELECT count(*) FROM resolved WHERE target IN (SELECT source FROM resolved)"
             ).fetchone()
-            before = database.execute("SELECT count(*) FROM resolved JOIN hops ON resolved.target = hops.source").fetchone()
-            database.execute("CREATE OR REPLACE TABLE hops AS FROM resolved")
-            after = database.execute("SELECT count(*) FROM resolved JOIN hops ON resolved.target = hops.source").fetchone()
-            if not changed or not changed[0] or before == after:
+            if count is None or count[0] in (0, unfinished):
                 break
-        # What still leads to a redirect goes round in a circle.
-        database.execute("DELETE FROM resolved WHERE target IN (SELECT source FROM hops) OR target = ''")
+            unfinished = count[0]
+            database.execute(
+                "CREATE OR REPLACE TABLE resolved AS SELECT hop.source, coalesce(next.target, hop.target) AS target "
+                "FROM resolved AS hop LEFT JOIN resolved AS next ON hop.target = next.source"
+            )
+        database.execute("DELETE FROM resolved WHERE target IN (SELECT source FROM resolved) OR target = ''")
         path = work / REDIRECTS_FILE
         temporary = path.with_name(f".{path.name}.tmp")
         database.execute(f"COPY (FROM resolved ORDER BY source) TO '{temporary}' (FORMAT parquet, COMPRESSION zstd)")
