@@ -46,7 +46,7 @@ format: install
 	$(BIN)/ruff check --fix .
 
 bench: install
-	$(BIN)/python benchmarks/training_speed.py
+	$(BIN)/python benchmarks/training_speed.py --size mini
 
 clean:
 	rm -rf demo $(VENV)
