@@ -149,23 +149,30 @@ def _plan(
 
 
 def check_output_dir(run: Run) -> None:
-    """Claims the output folder for this run.
+    """Refuses an output folder that is not this run's.
 
     Raises:
         UserError: it holds something else, or another run.
     """
     output = run.options.output_dir
-    if not output.exists() or not any(output.iterdir()):
-        try:
-            output.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"--output-dir {output}: cannot be made: {error.strerror}") from None
-        write_json(metadata_path(output), make_metadata(RUN_KIND, run.plan, fingerprint_value(run.plan)))
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return
     if not metadata_path(output).exists():
         raise UserError(f"--output-dir {output}: exists and holds something else; choose another folder")
     if read_metadata(output, RUN_KIND)["fingerprint"] != fingerprint_value(run.plan):
         raise UserError(f"--output-dir {output}: holds a run with other options or data; choose another folder or delete it")
+
+
+def claim_output_dir(run: Run) -> None:
+    """Makes the output folder this run's, once all else has been checked: a refused run leaves nothing."""
+    output = run.options.output_dir
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--output-dir {output}: cannot be made: {error.strerror}") from None
+    if not metadata_path(output).exists():
+        write_json(metadata_path(output), make_metadata(RUN_KIND, run.plan, fingerprint_value(run.plan)))
+    checkpoints.remove_unfinished(output)
 
 
 @dataclass
@@ -208,13 +215,15 @@ def pretrain(options: PretrainingOptions) -> None:
         run = prepare(options, processes.world_size, processes.device.type == "cpu")
         if processes.rank == 0:
             check_output_dir(run)
-            checkpoints.remove_unfinished(options.output_dir)
-        processes.barrier()
         start = find_start(run)
         if start.step >= run.total_steps:
             logger.info("%s: already finished (%d steps)", options.output_dir, start.step)
             return
-        Training(run, start, processes).run()
+        training = Training(run, start, processes)
+        if processes.rank == 0:
+            claim_output_dir(run)
+        processes.barrier()
+        training.run()
     finally:
         processes.close()
 
