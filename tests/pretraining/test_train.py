@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -102,7 +103,10 @@ def luke(work: Path, output: Path, *options: object) -> subprocess.CompletedProc
 
 
 def launch(work: Path, output: Path, processes: int, *options: object) -> None:
-    command = ["deepspeed", f"--num_gpus={processes}", ROOT / "luke/pretraining/train.py"]
+    with socket.socket() as server:  # another run may hold the launcher's usual port
+        server.bind(("127.0.0.1", 0))
+        port = server.getsockname()[1]
+    command = ["deepspeed", f"--num_gpus={processes}", f"--master_port={port}", ROOT / "luke/pretraining/train.py"]
     command += arguments(work, output, *options)
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300)  # type: ignore[arg-type]
     assert done.returncode == 0, done.stdout + done.stderr
