@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from luke import __version__
-from luke.errors import UserError
+from luke.errors import InterruptedWorkError, UserError
 
 FORMAT_VERSION = 1
 METADATA_FILE = "metadata.json"
@@ -36,8 +36,10 @@ def replace_file(path: Path, mode: str = "wb") -> Iterator[IO[Any]]:
             os.fsync(stream.fileno())
         temporary.replace(path)
         sync_folder(path.parent)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)  # a full disk is noticed by a write, which does not know its file
         raise
 
 
@@ -118,7 +120,7 @@ def read_metadata(artifact: Path, kind: str) -> Metadata:
         raise UserError(f"{artifact}: not a {_words(kind)}: {path} is missing")
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
-        found, version = metadata["kind"], metadata["format_version"]
+        found, version = str(metadata["kind"]), int(metadata["format_version"])
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: not the metadata of a {_words(kind)}: {error}") from None
     if found != kind:
@@ -189,8 +191,11 @@ class StagedFolder:
                     raise UserError(f"{self.work}: exists and is not ours; move it away") from None
                 resumable = False
             if resumable:
-                for unfinished in self.work.rglob(".*.tmp"):
-                    unfinished.unlink()
+                for unfinished in list(self.work.rglob(".*.tmp")):
+                    if unfinished.is_dir():
+                        shutil.rmtree(unfinished)
+                    else:
+                        unfinished.unlink()
                 return
             shutil.rmtree(self.work)
         try:
@@ -204,7 +209,7 @@ class StagedFolder:
 
     def __exit__(self, error_type: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         # Bad input will not get better: nothing of it is worth continuing from. A kill or a full disk is another matter.
-        if isinstance(error, UserError):
+        if isinstance(error, UserError) and not isinstance(error, InterruptedWorkError):
             shutil.rmtree(self.work, ignore_errors=True)
 
     def finish(self, **facts: Any) -> Metadata:

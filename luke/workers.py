@@ -2,11 +2,16 @@
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import connection
 from typing import Any, TypeVar
+
+from luke.errors import InterruptedWorkError
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -32,7 +37,7 @@ def map_ordered(
     ``tasks`` is read lazily, so memory holds a few tasks a worker, whatever their number.
 
     Raises:
-        RuntimeError: a worker died (killed, or out of memory).
+        InterruptedWorkError: a worker died (killed, or out of memory).
     """
     if workers <= 1:
         if initializer:
@@ -40,7 +45,8 @@ def map_ordered(
         yield from map(function, tasks)
         return
     context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=initializer, initargs=initargs) as pool:
+    setup = (initializer, initargs)
+    with ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=setup) as pool:
         pending: deque[Future[Result]] = deque()
         try:
             for task in tasks:
@@ -50,6 +56,24 @@ def map_ordered(
             while pending:
                 yield pending.popleft().result()
         except BrokenProcessPool:
-            raise RuntimeError("a worker process died (out of memory?); run the same command again to continue") from None
+            raise InterruptedWorkError(
+                "a worker process died (out of memory? then use fewer --workers); run the same command again to continue"
+            ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _start_worker(initializer: Callable[..., None] | None, initargs: tuple[Any, ...]) -> None:
+    # Ctrl-C reaches the whole process group; only the first process answers it, in one line.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if initializer:
+        initializer(*initargs)
+
+
+def _end_with_parent() -> None:
+    """Ends this process when the one that started it is gone: a pool's workers would wait for its tasks for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os._exit(1)
