@@ -1,13 +1,19 @@
 """Wikitext -> paragraphs with links, as a reader of the page sees them.
 
-A fast pass cuts what is not running text (comments, templates, tables, references, formulas, files) from the whole page;
-mwparserfromhell then parses the paragraphs that hold markup.
+Three steps. `_cut` removes from the whole page what is not running text (comments, templates, tables, references, formulas,
+files) and the tags around what is. `_separate_blocks` finds headings and list items. `_parse_block` reads the links of one
+block: by one expression where no brackets are nested, as in nearly every block, else with mwparserfromhell, which is let see
+only brackets that have a partner: it goes back over the text once for each that has none.
 """
 
 import html
+import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import mwparserfromhell
@@ -22,45 +28,67 @@ _CANONICAL = {
     14: "Category", 15: "Category talk", 100: "Portal", 118: "Draft", 828: "Module",
 }  # fmt: skip
 _FILE_NAMES, _CATEGORY_NAMES = (-2, 6), (14,)
-# Prefixes of other projects; a language code is one too.
-_INTERWIKI = frozenset(
-    """b c chapter commons d dbr foundation imdbname incubator m media mediazilla meta mw n nost oldwikisource outreach phab
-    q rfc s sep species test v voy w wikia wikibooks wikidata wikidataentity wikimedia wikinews wikipedia wikiquote
-    wikisource wikispecies wikiversity wikivoyage wikt wiktionary wmf""".split()  # noqa: SIM905
-)
-_LANGUAGE_CODE = re.compile(
-    r"(?:[a-z]{2,3}|simple|nds-nl|bat-smg|be-tarask|be-x-old|cbk-zam|fiu-vro|map-bms|roa-rup|roa-tara|"
-    r"zh-(?:classical|min-nan|yue))$"
-)
-# What may follow a link without a space and still belong to its anchor (`$linkTrail` of MediaWiki's language files).
-_TRAILS = {
-    "de": "äöüßa-z", "fr": "a-zàâçéèêîôûäëïöüùÇÉÂÊÎÔÛÄËÏÖÜÀÈÙ", "es": "a-záéíóúñ", "it": "a-zàéèíîìóòúù",
-    "nl": "a-zäöüïëéèà", "pl": "a-zęóąśłżźćńĘÓĄŚŁŻŹĆŃ", "pt": "áâãàéêẽçíòóôõq̃úüűũa-z",
-    "ru": "a-zабвгдеёжзийклмнопрстуфхцчшщъыьэюя",
-    "sv": "a-zåäöéÅÄÖÉ", "fi": "a-zäö", "el": "a-zαβγδεζηθικλμνξοπρστυφχψωςΑΒΓΔΕΖΗΘΙΚΛΜΝΞΟΠΡΣΤΥΦΧΨΩάέήίόύώϊϋΐΰΆΈΉΊΌΎΏΪΫ",
-    "bg": "a-zабвгдежзийклмнопрстуфхцчшщъыьэюя", "tr": "a-zÇĞçğİıÖöŞşÜüÂâÎîÛû",
-    "vi": "a-zàâçéèêîôûäëïöüùÇÉÂÊÎÔÛÄËÏÖÜÀÈÙ",
-}  # fmt: skip
+# What a prefix may name beside a namespace.
+_ANOTHER_LANGUAGE, _ANOTHER_PROJECT = -99, -98
+
+# Elements that are not running text, with what they hold.
 _CUT_TAGS = (
     "ref|references|math|chem|ce|gallery|timeline|syntaxhighlight|source|score|hiero|imagemap|graph|mapframe|maplink|"
-    "templatestyles|templatedata|inputbox|section|poem-source|style|script|noinclude|categorytree|indicator|ol-table"
+    "templatestyles|templatedata|inputbox|style|script|includeonly|categorytree|indicator"
 )
-_COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.S)
-_NOWIKI = re.compile(r"<nowiki>(.*?)</nowiki>|<nowiki\s*/>", re.S | re.I)
-_EMPTY_ELEMENT = re.compile(rf"<(?:{_CUT_TAGS})\b[^<>]*/>", re.I)
-_OPENING = re.compile(rf"<({_CUT_TAGS})\b[^<>]*>", re.I)
+_VERBATIM_TAGS = "nowiki|pre"
+# Tags whose text stays; those of the second list begin and end a block.
+_INLINE_TAGS = (
+    "abbr|b|bdi|bdo|big|br|cite|code|data|del|dfn|em|font|i|ins|kbd|link|mark|meta|noinclude|onlyinclude|q|rb|rbc|rp|rt|rtc|"
+    "ruby|s|samp|section|small|span|strike|strong|sub|sup|time|tt|u|var|wbr"
+)
+_BLOCK_TAGS = "blockquote|center|dd|div|dl|dt|h[1-6]|hr|li|ol|p|poem|ul"
+_ELEMENT = re.compile(rf"<!--|<({_CUT_TAGS}|{_VERBATIM_TAGS})(?![\w-])[^<>]*>", re.I)
+_LINE_BREAK = re.compile(r"<br(?![\w-])[^<>]*>", re.I)
+_INLINE_TAG = re.compile(rf"(\]\])?</?(?:{_INLINE_TAGS})(?![\w-])[^<>]*>", re.I)
+_BLOCK_TAG = re.compile(rf"</?(?:{_BLOCK_TAGS})(?![\w-])[^<>]*>", re.I)
+_TABLE_START = re.compile(r"<table(?![\w-])[^<>]*>", re.I)
+_TABLE_END = re.compile(r"</table\s*>", re.I)
+
 _BRACES = re.compile(r"\{\{|\}\}|^[ \t:*]*\{\||^[ \t]*\|\}(?!\})", re.M)
+_BRACKETS = re.compile(r"\[\[|\]\]")
+_BRACKET = re.compile(r"[\[\]]")
 _SWITCH = re.compile(r"__[A-Z]{3,}__")
-_QUOTES = re.compile(r"'{5}|'{2,3}")
-_HEADING = re.compile(r"^(={1,6})[ \t]*(.+?)[ \t]*\1[ \t]*$", re.M)
+_QUOTES = re.compile(r"(\]\])?(?:'{5}|'{2,3})")
+_HEADING = re.compile(r"^(={1,6})(.+)\1[ \t]*$", re.M)
 _LIST_ITEM = re.compile(r"^[*#:;]+[ \t]*(.*)$", re.M)
 _BLANK = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 _RULE = re.compile(r"^-{4,}", re.M)
-_MARKUP = re.compile(r"[\[\]<>&{}]|://")
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
+# A link within the wiki: title, text; a link to elsewhere: text.
+_PROTOCOL = r"(?:(?:(?:https?|ftps?|ircs?|git|svn)://|mailto:|news:)|//)"
+_PLAIN_LINK = re.compile(
+    rf"\[\[(?!{_PROTOCOL})([^\[\]|\n]*)(?:\|([^\[\]]*))?\]\]|\[{_PROTOCOL}[^\s\[\]\"]++[ \t]*([^\[\]\n]*)\]"
+)
 _PIPE_TRICK = re.compile(r"^(?:[^:]*:)?(.*?)(?:\s*\([^()]*\)|,.*)?$")
+_NOT_IN_TITLES = re.compile(r"[\[\]{}|<>\n\ufffd]")
 _ESCAPES = str.maketrans({character: f"&#{ord(character)};" for character in "[]{}<>'|&=*#:;-_~\n"})
-_HEADING_MARK = "\x02"
+_ANGLE_BRACKETS = str.maketrans({"<": "&lt;", "{": "&#123;", "}": "&#125;"})
+# Characters that no XML may hold: the start of a heading; markup cut behind a link, which ends what can be of its anchor.
+_HEADING_MARK, _TRAIL_STOP = "\x02", "\x03"
 _DEEPEST_LINK = 4
+# The capitals of these Georgian letters begin no word, nor a title.
+_GEORGIAN = range(0x10D0, 0x1100)
+
+
+class _Sites(NamedTuple):
+    """Language codes of the Wikipedias, prefixes of other projects, and, for a language, the letters that may follow a link
+    without a space and still belong to its anchor (``$linkTrail`` of MediaWiki's language files)."""
+
+    languages: frozenset[str]
+    projects: frozenset[str]
+    link_trails: dict[str, str]
+
+
+@cache
+def _sites() -> _Sites:
+    data = json.loads(Path(__file__).with_name("wikipedia_sites.json").read_text(encoding="utf-8"))
+    return _Sites(frozenset(data["languages"]), frozenset(data["projects"]), data["link_trails"])
 
 
 @dataclass
@@ -100,24 +128,47 @@ class Site:
     @cached_property
     def trail(self) -> re.Pattern[str]:
         """What of the text behind a link belongs to its anchor."""
-        return re.compile(f"[{_TRAILS.get(self.language, 'a-z')}]+")
+        return re.compile(f"[{_sites().link_trails.get(self.language, 'a-z')}]+")
 
     def normalize_title(self, title: str) -> str:
-        """The title of a page as the dump has it; "" for a link to a section of the same page."""
-        title = unquote(html.unescape(title)) if "%" in title or "&" in title else title
+        """The title of a page as the dump has it; "" for a link to a section of the same page, and for what can be no
+        title."""
+        if "&" in title:
+            title = _unescape(title)
+        if "%" in title:
+            title = unquote(title)
         title = " ".join(title.partition("#")[0].replace("_", " ").split())
         title = title.removeprefix(":").strip()
-        return title[:1].upper() + title[1:] if self.first_letter else title
+        if _NOT_IN_TITLES.search(title):
+            return ""
+        return self._capitalize(title) if self.first_letter else title
+
+    def _capitalize(self, title: str) -> str:
+        first = title[:1].upper()
+        # MediaWiki leaves letters whose capital is more than one ("ß").
+        return title if len(first) != 1 or ord(title[0]) in _GEORGIAN else first + title[1:]
 
     def prefix_of(self, title: str) -> int | None:
-        """The namespace that a title's prefix names; -99 for another wiki, None for neither."""
+        """The namespace that a title's prefix names, `_ANOTHER_LANGUAGE`, `_ANOTHER_PROJECT`, or None."""
         prefix, colon, _ = title.partition(":")
-        prefix = prefix.strip().lower().replace("_", " ")
         if not colon:
             return None
+        prefix = prefix.strip().lower().replace("_", " ")
         if prefix in self.namespace_of:
             return self.namespace_of[prefix]
-        return -99 if prefix in _INTERWIKI or _LANGUAGE_CODE.match(prefix) else None
+        if prefix in _sites().languages:
+            return _ANOTHER_LANGUAGE
+        return _ANOTHER_PROJECT if prefix in _sites().projects else None
+
+    def without_own_prefix(self, title: str) -> str:
+        """``en:Cat`` is ``Cat`` in the English Wikipedia."""
+        prefix, colon, rest = title.partition(":")
+        return rest.strip() if colon and prefix.strip().lower() == self.language else title
+
+
+def _unescape(text: str) -> str:
+    """HTML entities as characters; unlike `html.unescape`, only with their semicolon, as in MediaWiki."""
+    return _ENTITY.sub(lambda match: html.unescape(match[0]), text)
 
 
 def parse_wikitext(text: str, site: Site) -> list[Paragraph]:
@@ -135,38 +186,65 @@ def parse_wikitext(text: str, site: Site) -> list[Paragraph]:
     return paragraphs
 
 
+# Step 1: the whole page
+
+
 def _cut(text: str, site: Site) -> str:
-    text = text.replace("\r\n", "\n").replace(_HEADING_MARK, "")
+    text = text.replace("\r\n", "\n").replace(_HEADING_MARK, "").replace(_TRAIL_STOP, "")
     if "<" in text:
-        text = _COMMENT.sub("", text)
-        text = _NOWIKI.sub(lambda match: (match[1] or "").translate(_ESCAPES), text)
-        text = _cut_elements(_EMPTY_ELEMENT.sub("", text))
+        text = _cut_tags(_cut_elements(text))
     text = _cut_braces(text)
     text = _cut_files(text, site)
     text = site._categories.sub("", text)
-    return _QUOTES.sub("", _SWITCH.sub("", _RULE.sub("", text)))
+    text = _QUOTES.sub(_behind_link, _SWITCH.sub("", _RULE.sub("", text)))
+    return text.translate(_ANGLE_BRACKETS) if any(character in text for character in "<{}") else text
 
 
 def _cut_elements(text: str) -> str:
-    """Cuts elements that are not running text, with what they hold; a tag that is never closed is left to the parser."""
+    """Cuts comments and elements that are not running text, with what they hold, and makes text of what is verbatim. A tag
+    that is never closed is text."""
     kept, place, search = [], 0, 0
-    closings: dict[str, re.Pattern[str]] = {}
-    while (opening := _OPENING.search(text, search)) is not None:
-        name = opening[1].lower()
+    endings: dict[str, re.Pattern[str]] = {}
+    while (opening := _ELEMENT.search(text, search)) is not None:
         search = opening.end()
-        if name in closings and closings[name] is _NEVER:
+        name = (opening[1] or "").lower()
+        if not name:
+            end = text.find("-->", search)
+            kept.append(text[place : opening.start()])
+            place = search = len(text) if end < 0 else end + 3
             continue
-        pattern = closings.setdefault(name, re.compile(rf"</{name}\s*>", re.I))
-        closing = pattern.search(text, opening.end())
-        if closing is None:
-            closings[name] = _NEVER  # nor will it be for the next of its name: this keeps the pass linear
-            continue
-        kept.append(text[place : opening.start()])
-        place = search = closing.end()
+        inner = ""
+        if not opening[0].endswith("/>"):
+            if name in endings and endings[name] is _NEVER:
+                continue
+            closing = endings.setdefault(name, re.compile(rf"</{name}\s*>", re.I)).search(text, search)
+            if closing is None:
+                endings[name] = _NEVER  # nor will it be for the next of its name: this keeps the pass linear
+                continue
+            inner, search = text[search : closing.start()], closing.end()
+        kept.append(_up_to(text, place, opening.start()))
+        place = search
+        if name in ("nowiki", "pre"):
+            kept.append(_unescape(inner).translate(_ESCAPES))
     return "".join(kept) + text[place:]
 
 
 _NEVER = re.compile(r"(?!)")
+
+
+def _cut_tags(text: str) -> str:
+    text = _TABLE_END.sub("\n|}\n", _TABLE_START.sub("\n{|\n", text))
+    text = _LINE_BREAK.sub(" ", text)
+    return _BLOCK_TAG.sub("\n\n", _INLINE_TAG.sub(_behind_link, text))
+
+
+def _up_to(text: str, start: int, end: int) -> str:
+    """``text[start:end]``, marked where what is cut after it stood behind a link."""
+    return text[start:end] + _TRAIL_STOP if text.endswith("]]", start, end) else text[start:end]
+
+
+def _behind_link(match: re.Match[str]) -> str:
+    return "]]" + _TRAIL_STOP if match[1] else ""
 
 
 def _cut_braces(text: str) -> str:
@@ -194,25 +272,20 @@ def _cut_braces(text: str) -> str:
     kept, place = [], 0
     for begin, end in sorted(spans):
         if begin >= place:  # else inside the one before
-            kept.append(text[place:begin])
+            kept.append(_up_to(text, place, begin))
         place = max(place, end)
     return "".join(kept) + text[place:]
 
 
-_BRACKETS = re.compile(r"\[\[|\]\]")
-
-
 def _cut_files(text: str, site: Site) -> str:
-    """Cuts links to files with their captions, which may hold links."""
+    """Cuts links to files with their captions, which may hold links; of one never closed, the rest of its line."""
+    if site._files.search(text) is None:
+        return text
+    ends = {opening: closing for opening, closing, _ in _pairs(text)}
     kept, place = [], 0
     while (match := site._files.search(text, place)) is not None:
-        depth, end = 1, None
-        for bracket in _BRACKETS.finditer(text, match.end()):
-            depth += 1 if bracket[0] == "[[" else -1
-            if depth == 0:
-                end = bracket.end()
-                break
-        if end is None:  # never closed: only the rest of its line
+        end = ends.get(match.start())
+        if end is None:
             line_end = text.find("\n", match.end())
             end = len(text) if line_end < 0 else line_end
         kept.append(text[place : match.start()])
@@ -220,36 +293,54 @@ def _cut_files(text: str, site: Site) -> str:
     return "".join(kept) + text[place:]
 
 
+def _pairs(text: str) -> Iterator[tuple[int, int, int]]:
+    """Of each ``[[…]]``: where it starts, where it ends, how many are around it."""
+    stack: list[int] = []
+    for bracket in _BRACKETS.finditer(text):
+        if bracket[0] == "[[":
+            stack.append(bracket.start())
+        elif stack:
+            yield stack.pop(), bracket.end(), len(stack)
+
+
+# Step 2: blocks
+
+
 def _separate_blocks(text: str) -> str:
-    text = _HEADING.sub(lambda match: f"\n\n{_HEADING_MARK}{match[2]}\n\n", text)
+    text = _HEADING.sub(lambda match: f"\n\n{_HEADING_MARK}{match[2].strip()}\n\n", text)
     return _LIST_ITEM.sub(lambda match: f"\n\n{match[1]}\n\n", text)
 
 
+# Step 3: the links of a block
+
+
 def _parse_block(block: str, abstract: bool, site: Site) -> Paragraph:
-    if not _MARKUP.search(block):
-        return Paragraph(block.replace("\n", " ").strip(), abstract)
     builder = _ParagraphBuilder(site)
-    builder.add(mwparserfromhell.parse(_escape_unmatched(block), skip_style_tags=True))
+    if "[" not in block:
+        builder.text(block)
+    elif not _BRACKET.search(_PLAIN_LINK.sub("", block)):
+        builder.add_plain(block)
+    else:
+        builder.add(mwparserfromhell.parse(_escape_unmatched(block), skip_style_tags=True))
     return builder.paragraph(abstract)
 
 
+_ANY_BRACKETS = re.compile(r"\[\[|\]\]|\[|\]")
+_OPENING = {"]]": "[[", "]": "["}
+
+
 def _escape_unmatched(block: str) -> str:
-    """Link brackets without a partner, or nested deeper than any page has them, become text: the parser would try each of
-    them against the rest of the block."""
-    if "[[" not in block:
-        return block
-    brackets = list(_BRACKETS.finditer(block))
+    """Brackets without a partner in their line, or nested deeper than any page has them, become text."""
+    brackets = list(_ANY_BRACKETS.finditer(block))
     stack: list[int] = []
     matched: set[int] = set()
     for number, bracket in enumerate(brackets):
-        if bracket[0] == "[[":
+        if bracket[0] not in _OPENING:
             stack.append(number)
-        elif stack:
+        elif stack and brackets[stack[-1]][0] == _OPENING[bracket[0]]:
             opening = stack.pop()
             if len(stack) < _DEEPEST_LINK:
                 matched |= {opening, number}
-    if len(matched) == len(brackets):
-        return block
     kept, place = [], 0
     for number, bracket in enumerate(brackets):
         if number not in matched:
@@ -281,36 +372,55 @@ class _ParagraphBuilder:
                 links.append(Link(link.title, start, end))
         return Paragraph(stripped, abstract, links)
 
+    def add_plain(self, block: str) -> None:
+        """Adds a block whose brackets are all `_PLAIN_LINK`."""
+        place = 0
+        for match in _PLAIN_LINK.finditer(block):
+            if place < match.start():
+                self.text(block[place : match.start()])
+            place = match.end()
+            title, label, outside = match.groups()
+            if title is not None:
+                self._link(title, None if label is None else _unescape(label))
+            else:
+                self._close_link()
+                self._append(_unescape(outside or ""))
+        self.text(block[place:])
+
     def add(self, code: mwparserfromhell.wikicode.Wikicode) -> None:
         """Adds the visible text of parsed wikitext."""
         for node in code.nodes:
-            self._add_node(node)
+            if isinstance(node, nodes.Wikilink):
+                self._link(str(node.title), None if node.text is None else self._visible(node.text))
+            elif isinstance(node, nodes.ExternalLink):
+                self._external_link(node)
+            else:  # text, entities; `_cut` has left no other markup
+                self.text(str(node))
 
-    def _add_node(self, node: nodes.Node) -> None:
-        if isinstance(node, nodes.Text):
-            self._text(str(node.value))
-        elif isinstance(node, nodes.Wikilink):
-            self._wikilink(node)
-        elif isinstance(node, nodes.HTMLEntity):
-            self._text(_character(node))
-        elif isinstance(node, nodes.Tag):
-            self._tag(node)
-        elif isinstance(node, nodes.ExternalLink):
+    def _external_link(self, node: nodes.ExternalLink) -> None:
+        if not node.brackets:
+            self.text(str(node.url))
+        else:
+            self._close_link()
             if node.title is not None:
                 self.add(node.title)
-            elif not node.brackets:
-                self._text(str(node.url))
-        elif isinstance(node, nodes.Heading):
-            self.add(node.title)
 
-    def _text(self, text: str) -> None:
+    def _visible(self, code: mwparserfromhell.wikicode.Wikicode) -> str:
+        inner = _ParagraphBuilder(self.site)
+        inner.add(code)
+        return "".join(inner.parts)
+
+    def text(self, text: str) -> None:
+        """Adds text with HTML entities; its start may belong to the anchor of the link before."""
         if self._open is not None:
             trail = self.site.trail.match(text)
             if trail:
                 self._append(trail[0])
                 text = text[trail.end() :]
             self._close_link()
-        self._append(text)
+        if _TRAIL_STOP in text:
+            text = text.replace(_TRAIL_STOP, "")
+        self._append(_unescape(text) if "&" in text else text)
 
     def _append(self, text: str) -> None:
         if text:
@@ -324,41 +434,22 @@ class _ParagraphBuilder:
             if start < self.length:
                 self.links.append(Link(title, start, self.length))
 
-    def _tag(self, node: nodes.Tag) -> None:
+    def _link(self, title: str, visible: str | None) -> None:
+        """Adds ``[[title|visible]]``; ``visible`` is None for ``[[title]]``."""
         self._close_link()
-        name = str(node.tag).strip().lower()
-        if name == "br":
-            self._append(" ")
-        elif node.contents is not None and name not in ("table", "ref"):
-            self.add(node.contents)
-
-    def _wikilink(self, node: nodes.Wikilink) -> None:
-        self._close_link()
-        raw = str(node.title).strip()
-        visible = self._visible(node, raw)
-        prefix = self.site.prefix_of(raw.removeprefix(":"))
-        unseen = prefix in (*_FILE_NAMES, *_CATEGORY_NAMES) or (prefix == -99 and node.text is None)
-        if unseen and not raw.startswith(":"):
-            return  # a file, a category, an interlanguage link: not in the text
-        title = self.site.normalize_title(raw)
-        is_article = prefix in (None, 0) and bool(title)
+        title = title.strip()
+        shown = title.startswith(":")  # of a file, category or other language, its text rather than itself
+        title = self.site.without_own_prefix(title.removeprefix(":"))
+        prefix = self.site.prefix_of(title)
+        if not shown and prefix in (*_FILE_NAMES, *_CATEGORY_NAMES, _ANOTHER_LANGUAGE):
+            return
+        if visible is None:
+            visible = _unescape(title.replace("_", " "))
+        elif not visible.strip():  # [[a (b)|]]: MediaWiki fills it in when the page is saved
+            match = _PIPE_TRICK.match(title)
+            visible = match[1] if match else title
+        target = self.site.normalize_title(title) if prefix is None else ""
         start = self.length
         self._append(visible)
-        if is_article and visible.strip():
-            start += len(visible) - len(visible.lstrip())
-            self._open = title, start
-
-    def _visible(self, node: nodes.Wikilink, raw: str) -> str:
-        if node.text is None:
-            return html.unescape(raw.removeprefix(":").replace("_", " "))
-        inner = _ParagraphBuilder(self.site)
-        inner.add(node.text)
-        visible = "".join(inner.parts)
-        if not visible.strip():  # [[a (b)|]]: MediaWiki fills it in when the page is saved
-            match = _PIPE_TRICK.match(raw.removeprefix(":"))
-            return match[1] if match else raw
-        return visible
-
-
-def _character(node: nodes.HTMLEntity) -> str:
-    return html.unescape(str(node))
+        if target and visible.strip():
+            self._open = target, start + len(visible) - len(visible.lstrip())

@@ -1,13 +1,15 @@
 """Wikitext as a reader sees it."""
 
 import random
+import time
 
+import mwparserfromhell
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from luke.corpus.page_store import Paragraph
-from luke.corpus.wikitext import Site, parse_wikitext
+from luke.corpus.wikitext import Site, _ParagraphBuilder, parse_wikitext
 
 ENGLISH = Site()
 GERMAN = Site("de", {0: "", -2: "Medium", 6: "Datei", 10: "Vorlage", 14: "Kategorie"})
@@ -27,6 +29,9 @@ CASES = {
     "piped link": ("the [[Felis catus|cat]].", "the cat.", [("Felis catus", "cat")]),
     "link trail": ("many [[cat]]s.", "many cats.", [("Cat", "cats")]),
     "trail of a piped link": ("the [[France|French]]man", "the Frenchman", [("France", "Frenchman")]),
+    "markup ends a trail": ("'''[[cat]]'''s [[dog]]<i>s</i>", "cats dogs", [("Cat", "cat"), ("Dog", "dog")]),
+    "nowiki ends a trail": ("[[cat]]<nowiki/>s", "cats", [("Cat", "cat")]),
+    "template ends a trail": ("[[cat]]{{x}}s", "cats", [("Cat", "cat")]),
     "no trail of other letters": ("[[cat]]é", "caté", [("Cat", "cat")]),
     "section cut": ("[[Cat#Diet|food]]", "food", [("Cat", "food")]),
     "section without text": ("see [[Cat#Diet]]", "see Cat#Diet", [("Cat", "Cat#Diet")]),
@@ -45,7 +50,11 @@ CASES = {
     "file with a caption with links": ("[[File:a.jpg|thumb|a [[cat]] on [[mat|a mat]]]]x", "x", []),
     "image": ("[[Image:a.jpg]]x", "x", []),
     "unclosed file": ("[[File:a.jpg|thumb|cap\nnext", "next", []),
-    "interlanguage link": ("x [[de:Katze]]", "x", []),
+    "interlanguage link": ("x [[de:Katze]] [[fr:Chat|chat]]", "x", []),
+    "link to another language": ("x [[:de:Katze|Katze]]", "x Katze", []),
+    "own language": ("[[en:cat|x]]", "x", [("Cat", "x")]),
+    "no prefix but a title": ("[[CSI: Miami]] [[NBA: x]]", "CSI: Miami NBA: x", [("CSI: Miami",) * 2, ("NBA: x",) * 2]),
+    "interwiki link without text": ("[[wikt:cat]] x", "wikt:cat x", []),
     "visible interwiki link": ("[[wikt:cat|cat]] x", "cat x", []),
     "other namespace": ("[[Wikipedia:Help|help]] [[User:A|b]]", "help b", []),
     "title with a colon": ("[[2001: A Space Odyssey]]", "2001: A Space Odyssey", [("2001: A Space Odyssey",) * 2]),
@@ -64,16 +73,30 @@ CASES = {
     "unclosed comment": ("a<!-- b", "a", []),
     "formula": ("a <math>x^2</math> b", "a  b", []),
     "gallery": ("a<gallery>\nFile:b.jpg|[[c]]\n</gallery>d", "ad", []),
+    "entity in nowiki": ("<nowiki>&lt;b&gt;</nowiki>", "<b>", []),
+    "verbatim": ("<pre>[[a]] ''b''</pre>", "[[a]] ''b''", []),
+    "only for templates": ("<noinclude>a</noinclude><includeonly>b</includeonly>", "a", []),
+    "unclosed tag": ("a <b>b [[c]]", "a b c", [("C", "c")]),
+    "stray closing tag": ("a</span> b", "a b", []),
+    "unknown tag": ("a <foo> b", "a <foo> b", []),
+    "unclosed reference": ("a<ref>b", "a<ref>b", []),
     "nowiki": ("<nowiki>[[a]] ''b''</nowiki>", "[[a]] ''b''", []),
     "tags keep their text": ("a <b>b</b> <span class=x>[[c]]</span>", "a b c", [("C", "c")]),
     "line break": ("a<br />b", "a b", []),
     "entities": ("a &amp; b&nbsp;c &#8211; d", "a & b\u00a0c – d", []),
     "external link": ("[http://x.org label [[a]]] y", "label a y", [("A", "a")]),
     "external link without label": ("a [http://x.org] b", "a  b", []),
+    "external link without a scheme": ("[//x.org label]", "label", []),
+    "external link in link brackets": ("[[http://x.org label]]", "[label]", []),
+    "quoted label": ('[http://x.org"label"]', '"label"', []),
+    "entity without semicolon": ("R&amp B [[Q&copy B|x]]", "R&amp B x", [("Q&copy B", "x")]),
     "bare address": ("see http://x.org/ there", "see http://x.org/ there", []),
     "magic word": ("__TOC__a", "a", []),
     "brackets in an anchor": ("[[a|b [c] d]]", "b [c] d", [("A", "b [c] d")]),
     "unclosed link": ("a [[b c", "a [[b c", []),
+    "what is no title": ("[[a<b|c]] [[a&#124;b]] [[a\nb]]", "c a|b [[a b]]", []),
+    "capital of several letters": ("[[ß|a]] [[ǆ|b]]", "a b", [("ß", "a"), ("Ǆ", "b")]),
+    "letters without capitals": ("[[საქართველო]]", "საქართველო", [("საქართველო",) * 2]),
     "empty link": ("a [[]] b", "a  b", []),
     "rule": ("----\na", "a", []),
     "non-BMP": ("😀 [[𝔘𝔫|𝔲𝔫𝔡]] 😀 [[a]]", "😀 𝔲𝔫𝔡 😀 a", [("𝔘𝔫", "𝔲𝔫𝔡"), ("A", "a")]),
@@ -94,6 +117,12 @@ def test_blocks_are_paragraphs_and_the_abstract_ends_at_the_first_heading() -> N
     assert [text for text, _ in read(wikitext)] == ["a b.", "c d", "E f", "g", "h", "i", "j", "k"]
     assert [p.abstract for p in parse_wikitext(wikitext, ENGLISH)] == [True, True, *[False] * 6]
     assert read("a\n==b==\nc")[1] == ("b", [])
+
+
+def test_block_elements_part_paragraphs() -> None:
+    assert read("<div>a</div><div>[[b]]</div>c<hr>d") == [("a", []), ("b", [("B", "b")]), ("c", []), ("d", [])]
+    table = "a<table><tr><td>[[b]]<table><tr><td>c</td></tr></table></td></tr></table>d"
+    assert read(table) == [("a", []), ("d", [])]
 
 
 def test_a_wikis_own_names_and_letters() -> None:
@@ -129,10 +158,43 @@ def test_anything_is_read_and_every_link_has_its_anchor(wikitext: str) -> None:
             place = link.end
 
 
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("piece", ["{{", "[[", "[[File:", "{|\n", "<ref>", "'''", "[[a|", "{{{", "<b>", "<!--", "* ", "\n"])
-def test_long_runs_of_one_mark_take_no_quadratic_time(piece: str) -> None:
-    parse_wikitext(piece * 20_000, ENGLISH)
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(["[[a]]", "[[b|c d]]", "[http://x.org y]", "s", " ", "&amp;", "\n", "[[File x|y]]", "😀"])))
+def test_plain_links_are_read_as_the_parser_reads_them(pieces: list[str]) -> None:
+    block = "".join(pieces)
+    plain, parsed = _ParagraphBuilder(ENGLISH), _ParagraphBuilder(ENGLISH)
+    plain.add_plain(block)
+    parsed.add(mwparserfromhell.parse(block, skip_style_tags=True))
+    assert plain.paragraph(True) == parsed.paragraph(True)
+
+
+MARKS = [
+    "{{",
+    "[[",
+    "[[File:",
+    "[[File:a\n",
+    "{|\n",
+    "<ref>",
+    "<ref name=x",
+    "<nowiki>",
+    "'''",
+    "[[a|",
+    "{{{",
+    "<b>",
+    "<!--",
+]
+MARKS += ["]]", "[http://x ", "]", "=", "= ", " ", "* ", "\n", "<table>", "&"]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("first", MARKS)
+def test_no_run_of_marks_takes_long(first: str) -> None:
+    """Time grows with the length, not with its square: these pages took the parser minutes, or for ever."""
+    for second in MARKS:
+        for page in ((first + second) * 600, first * 600 + second * 600):
+            start = time.process_time()
+            parse_wikitext(page, ENGLISH)
+            assert time.process_time() - start < 3, (first, second)
 
 
 def test_mutated_pages_never_fail() -> None:
