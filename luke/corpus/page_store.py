@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from luke.artifacts import read_metadata, replace_file
@@ -81,6 +82,27 @@ def write_redirects(path: Path, redirects: Mapping[str, str]) -> None:
     table = pa.table({"source": sorted(redirects), "target": [redirects[s] for s in sorted(redirects)]}, REDIRECT_SCHEMA)
     with replace_file(path) as stream:
         pq.write_table(table, stream, compression="zstd")
+
+
+def count_pages(path: Path) -> dict[str, int]:
+    """The numbers of pages, paragraphs and links of one shard."""
+    with pq.ParquetFile(path) as file:
+        paragraphs = file.read(columns=["paragraphs.list.element.links.list.element.start"])["paragraphs"]
+    links = pc.struct_field(pc.list_flatten(paragraphs), "links")
+    return {
+        "pages": len(paragraphs),
+        "paragraphs": _total(pc.list_value_length(paragraphs)),
+        "links": _total(pc.list_value_length(links)),
+    }
+
+
+def _total(lengths: pa.ChunkedArray) -> int:
+    return pc.sum(lengths, min_count=0).as_py() or 0
+
+
+def count_redirects(path: Path) -> int:
+    """The number of redirects of a file."""
+    return int(pq.read_metadata(path).num_rows)
 
 
 class PageStore:

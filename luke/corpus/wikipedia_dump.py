@@ -5,18 +5,28 @@ of workers; the workers parse the wikitext and write the shards. A finished shar
 """
 
 import bz2
+import errno
 import gzip
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-import pyarrow.parquet as pq
 from lxml import etree
 
 from luke.artifacts import Metadata, StagedFolder, fingerprint_file, read_metadata
-from luke.corpus.page_store import KIND, REDIRECTS_FILE, Page, page_file_name, write_pages, write_redirects
+from luke.corpus.page_store import (
+    KIND,
+    REDIRECTS_FILE,
+    Page,
+    count_pages,
+    count_redirects,
+    page_file_name,
+    write_pages,
+    write_redirects,
+)
 from luke.corpus.wikitext import Site, parse_wikitext
 from luke.errors import UserError
 from luke.progress import Progress
@@ -27,6 +37,10 @@ logger = logging.getLogger(__name__)
 _MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gzip"}
 _ARTICLES = 0
 _NEVER_PAGES = ("image:", "file:", "category:")
+# What may stand before the root element: no DOCTYPE, as no dump has one and entities could only do harm.
+_PROLOG = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)*", re.S)
+_ROOT = re.compile(rb"<([^\s<>/]{1,40})")
+_PROLOG_BYTES = 1 << 16
 # A shard's wikitext: small dumps still make several shards, large ones at most some thousands.
 _LEAST_SHARD, _LARGEST_SHARD, _SHARDS, _EXPANSION = 1 << 20, 64 << 20, 256, 4
 
@@ -59,11 +73,10 @@ def build_dump_db(dump: Path, output: Path, workers: int | None = None) -> Metad
             logger.info("%s: already built", output)
             return read_metadata(output, KIND)
         with open_dump(dump) as stream:
+            check_root(stream, dump)
             pages = iter_pages(stream, dump)
             site = read_site(pages)
-            counts = _build_shards(pages, site, stage.work, _shard_size(dump), workers or default_workers())
-        if not counts["pages"]:
-            raise UserError(f"{dump}: holds no article")
+            counts = _build_shards(pages, site, stage.work, dump, workers or default_workers())
         counts["redirects"] = _resolve_redirects(stage.work)
         names = {str(number): name for number, name in site.namespaces.items()}
         return stage.finish(
@@ -99,6 +112,27 @@ def open_dump(path: Path) -> Iterator[IO[bytes]]:
         raise UserError(f"{path}: the {kind} data is damaged ({error}); download the dump again") from None
 
 
+def check_root(stream: IO[bytes], path: Path) -> None:
+    """Looks at the start of the XML, before a parser sees it, and goes back to it.
+
+    Raises:
+        UserError: it is not that of a MediaWiki dump.
+    """
+    head = stream.read(_PROLOG_BYTES)
+    stream.seek(0)
+    if not head.strip():
+        raise UserError(f"{path}: holds nothing; download the dump again")
+    prolog = _PROLOG.match(head)
+    root = _ROOT.match(head, prolog.end() if prolog else 0)
+    if root is None:
+        raise UserError(f"{path}: not a MediaWiki dump: no XML element at its start")
+    name = root[1].decode(errors="replace")
+    if name.upper() == "!DOCTYPE":
+        raise UserError(f"{path}: not a MediaWiki dump: it begins with a DOCTYPE (a web page, perhaps an error message?)")
+    if name.rpartition(":")[2] != "mediawiki":
+        raise UserError(f"{path}: not a MediaWiki dump: its root element is <{name}>, not <mediawiki>")
+
+
 def _local_name(element: Any) -> str:
     return str(element.tag).rpartition("}")[2]
 
@@ -106,15 +140,14 @@ def _local_name(element: Any) -> str:
 def iter_pages(stream: IO[bytes], path: Path) -> Iterator[Any]:
     """First the `Site`, then each `RawPage` of the main namespace.
 
-    Entities are not expanded and nothing outside the file is read, so that a hostile file cannot blow up.
+    Entities are not expanded and nothing outside the file is read, so that a hostile file cannot blow up (`check_root`
+    refuses any that declares entities).
     """
     context = etree.iterparse(
         stream, events=("start", "end"), resolve_entities=False, no_network=True, load_dtd=False, huge_tree=True
     )
     try:
         _, root = next(context)
-        if _local_name(root) != "mediawiki":
-            raise UserError(f"{path}: not a MediaWiki dump: its root element is <{_local_name(root)}>, not <mediawiki>")
         site = Site(language=root.get("{http://www.w3.org/XML/1998/namespace}lang") or "en")
         given = False
         for event, element in context:
@@ -219,48 +252,66 @@ def _parse_shard(shard: _Shard) -> dict[str, int]:
         write_redirects(work / _redirect_part(shard.number), redirects)
         articles = (page for page in shard.pages if not page.redirect)
         write_pages(path, [Page(page.title, page.page_id, parse_wikitext(page.text, site)) for page in articles])
-    return {"dump_pages": len(shard.pages), "pages": pq.read_metadata(path).num_rows}
+    return {"dump_pages": len(shard.pages), **count_pages(path)}
 
 
-def _build_shards(pages: Iterator[RawPage], site: Site, work: Path, shard_size: int, workers: int) -> dict[str, int]:
-    counts = {"pages": 0}
+def _build_shards(pages: Iterator[RawPage], site: Site, work: Path, dump: Path, workers: int) -> dict[str, int]:
+    counts = {"pages": 0, "redirects": 0, "paragraphs": 0, "links": 0}
     with Progress("pages", unit="pages") as progress:
-        for shard in map_ordered(_parse_shard, _cut_shards(pages, shard_size), workers, _start_worker, (site, work)):
-            counts["pages"] += shard["pages"]
-            progress.advance(shard["dump_pages"])
+        shards = _cut_shards(pages, _shard_size(dump))
+        for shard in map_ordered(_parse_shard, shards, workers, _start_worker, (site, work)):
+            progress.advance(shard.pop("dump_pages"))
+            for name, number in shard.items():
+                counts[name] += number
+        if not counts["pages"]:
+            raise UserError(f"{dump}: holds no article")
     return counts
 
 
 def _resolve_redirects(work: Path) -> int:
     """Joins the shards' redirects to one file: chains followed to their end, cycles dropped. Returns their number."""
-    import duckdb
-
+    path = work / REDIRECTS_FILE
     parts = sorted(work.glob(_redirect_part(0).replace("00000", "*")))
-    with duckdb.connect() as database:
-        database.execute("SET memory_limit = '2GB'")
-        database.execute("SET temp_directory = ?", [str(work / ".duckdb.tmp")])
-        database.execute(
-            "CREATE TABLE resolved AS SELECT source, any_value(target) AS target FROM read_parquet(?) GROUP BY source",
-            [[str(part) for part in parts]],
-        )
-        unfinished = None
-        while True:  # each round doubles how far a redirect reaches; what goes round in a circle never ends
-            count = database.execute(
-                "SELECT count(*) FROM resolved WHERE target IN (SELECT source FROM resolved)"
-            ).fetchone()
-            if count is None or count[0] in (0, unfinished):
-                break
-            unfinished = count[0]
-            database.execute(
-                "CREATE OR REPLACE TABLE resolved AS SELECT hop.source, coalesce(next.target, hop.target) AS target "
-                "FROM resolved AS hop LEFT JOIN resolved AS next ON hop.target = next.source"
-            )
-        database.execute("DELETE FROM resolved WHERE target IN (SELECT source FROM resolved) OR target = ''")
-        path = work / REDIRECTS_FILE
+    if not path.exists():  # else a run was killed between here and the end, when some parts may be gone already
         temporary = path.with_name(f".{path.name}.tmp")
-        database.execute(f"COPY (FROM resolved ORDER BY source) TO '{temporary}' (FORMAT parquet, COMPRESSION zstd)")
-        number = database.execute("SELECT count(*) FROM resolved").fetchone()
-    temporary.replace(path)
+        _write_resolved(parts, temporary)
+        temporary.replace(path)
     for part in parts:
         part.unlink()
-    return int(number[0]) if number else 0
+    return count_redirects(path)
+
+
+def _write_resolved(parts: list[Path], output: Path) -> None:
+    import duckdb
+
+    try:
+        with duckdb.connect() as database:
+            database.execute("SET memory_limit = '2GB'")
+            database.execute("SET temp_directory = ?", [str(output.with_name(".duckdb.tmp"))])
+            database.execute(
+                "CREATE TABLE resolved AS SELECT source, min(target) AS target FROM read_parquet(?) GROUP BY source",
+                [[str(part) for part in parts]],
+            )
+            unfinished = None
+            while True:  # each round doubles how far a redirect reaches; what goes round in a circle never ends
+                count = database.execute(
+                    "SELECT count(*) FROM resolved WHERE target IN (SELECT source FROM resolved)"
+                ).fetchone()
+                if count is None or count[0] in (0, unfinished):
+                    break
+                unfinished = count[0]
+                database.execute(
+                    "CREATE OR REPLACE TABLE resolved AS SELECT hop.source, coalesce(next.target, hop.target) AS target "
+                    "FROM resolved AS hop LEFT JOIN resolved AS next ON hop.target = next.source"
+                )
+            database.execute("DELETE FROM resolved WHERE target IN (SELECT source FROM resolved) OR target = ''")
+            database.execute("SET threads = 1")  # the file's row groups do not depend on the machine
+            database.execute(f"COPY (FROM resolved ORDER BY source) TO '{_sql(output)}' (FORMAT parquet, COMPRESSION zstd)")
+    except duckdb.IOException as error:
+        if "No space left" in str(error):
+            raise OSError(errno.ENOSPC, "No space left on device", str(output)) from None
+        raise
+
+
+def _sql(path: Path) -> str:
+    return str(path).replace("'", "''")

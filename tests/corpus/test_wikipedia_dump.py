@@ -3,7 +3,9 @@
 import bz2
 import gzip
 import importlib.resources
+import importlib.util
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -15,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from luke.artifacts import StagedFolder
 from luke.corpus.page_store import Page, PageStore, read_pages
 from luke.corpus.wikipedia_dump import build_dump_db
-from luke.errors import UserError
 
 from ..command_line import refused, run_luke
 from ..golden_pages import golden_redirects, read_lines
@@ -55,10 +57,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def excerpt() -> Path:
-    path = Path(str(importlib.resources.files("gensim") / "test" / "test_data" / EXCERPT))
-    if not path.exists():
-        pytest.skip("gensim's excerpt of the English Wikipedia is not there")
-    return path
+    if importlib.util.find_spec("gensim") is None:
+        pytest.skip("gensim, which carries the excerpt of the English Wikipedia, is not installed")
+    return Path(str(importlib.resources.files("gensim") / "test" / "test_data" / EXCERPT))
 
 
 @pytest.fixture(scope="module")
@@ -68,48 +69,102 @@ def excerpt_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
-def test_excerpt_agrees_with_the_public_code(excerpt_store: Path) -> None:
-    """All its pages and redirects; its links but those to other wikis and special pages, which lead to no article; its
-    text. Anchors differ by link trails, which it leaves outside."""
-    pages, golden = stored(excerpt_store), {row["title"]: row for row in read_lines("pages_excerpt.jsonl.gz")}
-    assert pages.keys() == golden.keys()
+Occurrence = tuple[str, str, str]  # page, target, anchor
+
+
+def test_excerpt_has_the_pages_and_redirects_of_the_public_code(excerpt_store: Path) -> None:
+    assert stored(excerpt_store).keys() == {row["title"] for row in read_lines("pages_excerpt.jsonl.gz")}
     assert PageStore(excerpt_store).redirects() == golden_redirects()
-    wanted = found = foreign = 0
-    likeness = []
-    for title, page in golden.items():
-        targets = Counter(normalized(link[0]) for p in page["paragraphs"] for link in p["links"])
-        del targets[""]
-        for target in [target for target in targets if leads_elsewhere(target)]:
-            foreign += targets.pop(target)
-        ours = Counter(link.title for p in pages[title].paragraphs for link in p.links)
-        wanted += targets.total()
-        found += (targets & ours).total()
-        theirs = Counter(word for p in page["paragraphs"] for word in p["text"].split())
-        words = Counter(word for p in pages[title].paragraphs for word in p.text.split())
-        likeness.append(2 * (words & theirs).total() / (words.total() + theirs.total()))
-    assert wanted > 22_000 and found / wanted > 0.999
-    assert foreign < 950, "categories (882) and other wikis"
-    assert sum(likeness) / len(likeness) > 0.99
+
+
+def test_excerpt_has_the_text_of_the_public_code(excerpt_store: Path) -> None:
+    """Up to white space (its paragraphs are sections) and the names of categories, which it keeps as text."""
+    pages, likeness = stored(excerpt_store), []
+    for row in read_lines("pages_excerpt.jsonl.gz"):
+        theirs = Counter(word for p in row["paragraphs"] for word in p["text"].split())
+        ours = Counter(word for p in pages[row["title"]].paragraphs for word in p.text.split())
+        likeness.append(2 * (ours & theirs).total() / (ours.total() + theirs.total()))
+    assert sum(likeness) / len(likeness) > 0.99 and min(likeness) > 0.85
+
+
+def test_excerpt_has_the_links_of_the_public_code(excerpt_store: Path) -> None:
+    """Each of its 23,559 links is here with the same target and anchor, or differs for a reason named below."""
+    ours, theirs = our_links(excerpt_store), golden_links()
+    assert theirs.total() == 23_559
+    extra = ours - theirs
+    reasons: Counter[str] = Counter()
+    for occurrence in (theirs - ours).elements():
+        reason, instead = explain(occurrence, extra)
+        reasons[reason] += 1
+        if instead is not None:
+            extra[instead] -= 1
+    assert reasons == {
+        "a category is no link": 882,
+        "a trail belongs to its anchor": 1_282,
+        "it leads to no article of this wiki": 58,
+        "a section of the same page is no link": 15,
+        "no anchor is empty": 10,
+        "the capital of ß is two letters, so titles keep it": 1,
+    }
+    # It misses the link before a trail in one place, and one in the label of an external link.
+    assert sorted((+extra).elements()) == [
+        ("Aldous Huxley", "University of California, Berkeley", "UC Berkeley"),
+        ("Allah", "God", "Godt"),
+    ]
+
+
+def our_links(store: Path) -> Counter[Occurrence]:
+    return Counter(
+        (title, link.title, " ".join(p.text[link.start : link.end].split()))
+        for title, page in stored(store).items()
+        for p in page.paragraphs
+        for link in p.links
+    )
+
+
+def golden_links() -> Counter[Occurrence]:
+    return Counter(
+        (row["title"], normalized(target), " ".join(p["text"][start:end].split()))
+        for row in read_lines("pages_excerpt.jsonl.gz")
+        for p in row["paragraphs"]
+        for target, _, start, end in p["links"]
+    )
+
+
+def explain(occurrence: Occurrence, extra: Counter[Occurrence]) -> tuple[str, Occurrence | None]:
+    """Why the public code's link is not ours, and the one we have in its place."""
+    page, target, anchor = occurrence
+    same_target = [other for other in extra if other[:2] == (page, target) and extra[other] > 0]
+    if target.startswith("Category:"):
+        return "a category is no link", None
+    if not target:
+        return "a section of the same page is no link", None
+    if not anchor:
+        return "no anchor is empty", same_target[0]
+    if target == "SS" and anchor == "ß":
+        return "the capital of ß is two letters, so titles keep it", (page, "ß", "ß")
+    for other in same_target:
+        if re.fullmatch(re.escape(anchor) + "[a-z]+", other[2]):
+            return "a trail belongs to its anchor", other
+    prefix = target.partition(":")[0].lower()
+    assert ":" in target and prefix in FOREIGN_PREFIXES, occurrence
+    return "it leads to no article of this wiki", None
+
+
+# Other projects, languages and namespaces that the excerpt links to.
+FOREIGN_PREFIXES = """wikt wiktionary s wikisource v w commons talk special
+fr zh be-x-old bg da es it he nl ja pl fi sv th en te no de""".split()  # noqa: SIM905
 
 
 def normalized(title: str) -> str:
-    title = title.split("#")[0].replace("_", " ").strip()
+    title = " ".join(title.split("#")[0].replace("_", " ").split())
     return title[:1].upper() + title[1:]
-
-
-def leads_elsewhere(title: str) -> bool:
-    prefix = title.split(":")[0].lower() if ":" in title else ""
-    return (
-        prefix in ("category", "special", "w", "s", "v")
-        or prefix.startswith("wik")
-        or (len(prefix) == 2 and prefix.isalpha())
-    )
 
 
 def test_metadata_says_what_it_is(excerpt_store: Path) -> None:
     metadata = PageStore(excerpt_store).metadata
     assert metadata["language"] == "en" and metadata["site"]["namespaces"]["14"] == "Category"
-    assert metadata["counts"] == {"pages": 106, "redirects": 99}
+    assert metadata["counts"] == {"pages": 106, "redirects": 99, "paragraphs": 11_326, "links": 22_606}
     assert len(metadata["inputs"]["dump"]["fingerprint"]) == 64
 
 
@@ -160,7 +215,11 @@ def test_compression_is_told_by_content(tmp_path: Path, form: str) -> None:
 
 
 def many_pages(number: int = 60) -> str:
-    return dump_xml(*(page_xml(f"P{n}", f"text {n} with [[link {n}|a link]]. " * 1500, number=n) for n in range(number)))
+    """50,000 characters a page: 20 pages make a shard."""
+    filler = "and more words " * 15
+    return dump_xml(
+        *(page_xml(f"P{n}", f"text {n} with [[link {n}|a link]] {filler}. " * 200, number=n) for n in range(number))
+    )
 
 
 def test_workers_do_not_change_the_result(tmp_path: Path) -> None:
@@ -171,25 +230,60 @@ def test_workers_do_not_change_the_result(tmp_path: Path) -> None:
     assert one == two and len([name for name in one if name.startswith("pages-")]) >= 2
 
 
-def test_a_killed_build_continues_and_ends_the_same(tmp_path: Path) -> None:
-    dump = write(tmp_path / "d.bz2", many_pages(150))
+def alive(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat")
+    try:
+        return status.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def descendants(pid: int) -> list[int]:
+    children = [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
+    return children + [pid for child in children for pid in descendants(child)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_build_continues_and_ends_the_same(tmp_path: Path, workers: int) -> None:
+    dump = write(tmp_path / "d.bz2", many_pages(90))
     build_dump_db(dump, tmp_path / "whole", workers=1)
-    output = tmp_path / "out"
-    command = [sys.executable, "-m", "luke.cli", "build-dump-db", str(dump), str(output), "--workers", "1"]
+    output, partial = tmp_path / "out", tmp_path / "out.partial"
+    command = [sys.executable, "-m", "luke.cli", "build-dump-db", str(dump), str(output), "--workers", str(workers)]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    partial = tmp_path / "out.partial"
     deadline = time.monotonic() + 60
     while not list(partial.glob("pages-*.parquet")) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.005)
+        time.sleep(0.002)
+    helpers = descendants(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    if output.exists():
-        pytest.skip("the build was faster than the kill")
+    assert not output.exists(), "the build was to be killed midway"
+    while any(map(alive, helpers)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not any(map(alive, helpers)), "workers end with the process that started them"
     finished = {path: path.stat().st_mtime_ns for path in partial.glob("pages-*.parquet")}
     assert finished
-    build_dump_db(dump, output, workers=1)
+    build_dump_db(dump, output, workers=workers)
     assert contents(output) == contents(tmp_path / "whole")
     assert all((output / path.name).stat().st_mtime_ns == when for path, when in finished.items())
+
+
+def test_a_build_killed_after_its_redirects_loses_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dump = write(tmp_path / "d.bz2", dump_xml(page_xml("A", "b"), page_xml("R", "", redirect="A")))
+    build_dump_db(dump, tmp_path / "whole", workers=1)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StagedFolder, "finish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            build_dump_db(dump, tmp_path / "out", workers=1)
+    assert (tmp_path / "out.partial").exists()
+    build_dump_db(dump, tmp_path / "out", workers=1)
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+    assert PageStore(tmp_path / "out").redirects() == {"R": "A"}
 
 
 def test_the_same_command_again_reuses_the_store_and_another_is_refused(tmp_path: Path) -> None:
@@ -206,18 +300,21 @@ def test_the_same_command_again_reuses_the_store_and_another_is_refused(tmp_path
 
 
 HTML = "<!DOCTYPE html>\n<html><head><title>503</title></head><body><h1>Error</h1></body></html>"
-BAD = {
-    "truncated bz2": (bz2.compress(many_pages(20).encode())[:-200], "truncated"),
+BAD: dict[str, tuple[bytes, str]] = {
+    "truncated bz2": (bz2.compress(many_pages(20).encode())[:-200], "the bz2 file is truncated"),
     "damaged bz2": (b"BZh9" + b"1AY&SY" + bytes(200), "damaged"),
-    "HTML page saved as bz2": (HTML.encode(), "not a MediaWiki dump|not well-formed"),
-    "HTML page in bz2": (bz2.compress(b"<html><body/></html>"), "not a MediaWiki dump: its root element is <html>"),
-    "other XML": (bz2.compress(b"<feed><page/></feed>"), "root element is <feed>"),
+    "HTML page saved as bz2": (HTML.encode(), "not a MediaWiki dump: it begins with a DOCTYPE"),
+    "HTML page in bz2": (bz2.compress(HTML.encode()), "not a MediaWiki dump: it begins with a DOCTYPE"),
+    "HTML without DOCTYPE": (bz2.compress(b"<html><body/></html>"), "its root element is <html>, not <mediawiki>"),
+    "other XML": (b'<?xml version="1.0"?>\n<!-- x -->\n<feed><page/></feed>', "its root element is <feed>"),
     "not XML": (b"hello there", "neither XML nor compressed"),
-    "binary": (os.urandom(500), "neither XML nor compressed|damaged|truncated"),
-    "empty": (b"", "is empty"),
-    "empty in bz2": (bz2.compress(b""), "not well-formed"),
+    "text in bz2": (bz2.compress(b"hello there"), "no XML element at its start"),
+    "empty": (b"", "the file is empty"),
+    "empty in bz2": (bz2.compress(b""), "holds nothing"),
     "truncated XML": (bz2.compress(many_pages(20).encode()[:-500]), "not well-formed XML, perhaps truncated"),
+    "truncated gzip": (gzip.compress(many_pages(2).encode())[:-20], "the gzip file is truncated"),
     "no article": (bz2.compress(dump_xml(page_xml("Talk:A", "x", namespace=1)).encode()), "holds no article"),
+    "entities": (b'<!DOCTYPE mediawiki [<!ENTITY a "b">]>' + dump_xml(page_xml("A", "x")).encode(), "begins with a DOCTYPE"),
 }
 
 
@@ -226,56 +323,67 @@ def test_bad_dump(tmp_path: Path, name: str) -> None:
     data, message = BAD[name]
     dump = tmp_path / "bad.xml.bz2"
     dump.write_bytes(data)
-    with pytest.raises(UserError, match=message) as error:
-        build_dump_db(dump, tmp_path / "out", workers=1)
-    assert "bad.xml.bz2" in str(error.value)
-    assert not (tmp_path / "out").exists() and not (tmp_path / "out.partial").exists()
+    line = refused("build-dump-db", dump, tmp_path / "out", "--workers", 1, leaving=tmp_path / "out")
+    assert message in line and "bad.xml.bz2" in line
 
 
-def test_bad_dump_through_the_command_line(tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    assert "no such dump" in refused("build-dump-db", tmp_path / "missing.bz2", output, leaving=output)
+def test_bad_dump_with_workers(tmp_path: Path) -> None:
     dump = tmp_path / "torn.bz2"
     dump.write_bytes(BAD["truncated bz2"][0])
-    result = run_luke("build-dump-db", dump, output, "--workers", 2)
-    assert result.returncode == 2 and result.stderr.count("luke: error:") == 1 and "Traceback" not in result.stderr
-    assert not output.exists() and not (tmp_path / "out.partial").exists()
+    assert "truncated" in refused("build-dump-db", dump, tmp_path / "out", "--workers", 2, leaving=tmp_path / "out")
+
+
+def test_missing_dump(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert "no such dump" in refused("build-dump-db", tmp_path / "missing.bz2", output, leaving=output)
+
+
+def test_bad_output(tmp_path: Path) -> None:
+    good = write(tmp_path / "d.bz2", dump_xml(page_xml("A", "b")))
+    output = tmp_path / "out"
     output.mkdir()
     (output / "note").write_text("mine")
-    good = write(tmp_path / "d.bz2", dump_xml(page_xml("A", "b")))
     assert "holds something else" in refused("build-dump-db", good, output, leaving=output)
+    assert (output / "note").read_text() == "mine"
+    assert "is not a folder" in refused("build-dump-db", good, good, leaving=good)
+    below_a_file = good / "out"
+    assert "cannot be made" in refused("build-dump-db", good, below_a_file, leaving=below_a_file)
 
 
-def test_entities_are_neither_expanded_nor_fetched(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
-    secret.write_text("SECRET")
-    bombs = "".join(f'<!ENTITY e{n + 1} "{f"&e{n};" * 10}">' for n in range(9))
-    doctype = f'<!DOCTYPE mediawiki [<!ENTITY e0 "ha"><!ENTITY x SYSTEM "file://{secret}">{bombs}]>'
-    body = dump_xml("<page><title>A</title><ns>0</ns><id>1</id><revision><text>b &x; &e9; c</text></revision></page>")
-    dump = write(tmp_path / "d.bz2", doctype + body)
+def test_missing_parent_is_made_and_a_read_only_one_is_refused(tmp_path: Path) -> None:
+    good = write(tmp_path / "d.bz2", dump_xml(page_xml("A", "b")))
+    assert run_luke("build-dump-db", good, tmp_path / "a" / "b" / "out").returncode == 0
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o500)
+    if os.access(locked, os.W_OK):  # root may write anywhere but on a read-only disk
+        mount = ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", str(locked)]
+        if shutil.which("mount") is None or subprocess.run(mount, check=False, capture_output=True).returncode:
+            pytest.skip("a folder that cannot be written cannot be made here")
     try:
-        build_dump_db(dump, tmp_path / "out", workers=1)
-    except UserError:
-        return
-    assert "SECRET" not in repr(stored(tmp_path / "out")) and len(repr(stored(tmp_path / "out"))) < 1000
+        assert "cannot be made" in refused("build-dump-db", good, locked / "out", leaving=locked / "out")
+    finally:
+        subprocess.run(["umount", str(locked)], check=False, capture_output=True)
 
 
 def test_a_full_disk_is_one_line_and_the_build_continues_with_space(tmp_path: Path) -> None:
     mount = tmp_path / "small"
     mount.mkdir()
-    size = ["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", str(mount)]
+    size = ["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", str(mount)]
     if os.geteuid() != 0 or shutil.which("mount") is None or subprocess.run(size, check=False).returncode:
         pytest.skip("a small disk cannot be mounted here")
     try:
-        pages = [page_xml(f"P{n}", os.urandom(30_000).hex() + " [[x]]", number=n) for n in range(60)]
+        pages = [page_xml(f"P{n}", os.urandom(30_000).hex() + " [[x]]", number=n) for n in range(120)]
         dump = write(tmp_path / "d.bz2", dump_xml(*pages))
         result = run_luke("build-dump-db", dump, mount / "out", "--workers", 1)
         assert result.returncode == 2 and "Traceback" not in result.stderr, result.stderr
-        assert "no space left" in result.stderr
+        assert "no space left" in result.stderr and str(mount) in result.stderr
+        assert result.stderr.count("luke: error:") == 1
         assert not (mount / "out").exists()
+        finished = {path.name: path.stat().st_mtime_ns for path in (mount / "out.partial").glob("pages-*.parquet")}
         subprocess.run(["mount", "-o", "remount,size=50m", str(mount)], check=True)
         assert run_luke("build-dump-db", dump, mount / "out", "--workers", 1).returncode == 0
-        assert len(stored(mount / "out")) == 60
+        assert len(stored(mount / "out")) == 120 and finished
+        assert all((mount / "out" / name).stat().st_mtime_ns == when for name, when in finished.items())
     finally:
         subprocess.run(["umount", str(mount)], check=False)
 
