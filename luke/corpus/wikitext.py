@@ -45,16 +45,16 @@ _INLINE_TAGS = (
 _BLOCK_TAGS = "blockquote|center|dd|div|dl|dt|h[1-6]|hr|li|ol|p|poem|ul"
 _ELEMENT = re.compile(rf"<!--|<({_CUT_TAGS}|{_VERBATIM_TAGS})(?![\w-])[^<>]*>", re.I)
 _LINE_BREAK = re.compile(r"<br(?![\w-])[^<>]*>", re.I)
-_INLINE_TAG = re.compile(rf"(\]\])?</?(?:{_INLINE_TAGS})(?![\w-])[^<>]*>", re.I)
+_INLINE_TAG = re.compile(rf"</?(?:{_INLINE_TAGS})(?![\w-])[^<>]*>", re.I)
 _BLOCK_TAG = re.compile(rf"</?(?:{_BLOCK_TAGS})(?![\w-])[^<>]*>", re.I)
 _TABLE_START = re.compile(r"<table(?![\w-])[^<>]*>", re.I)
 _TABLE_END = re.compile(r"</table\s*>", re.I)
 
-_BRACES = re.compile(r"\{\{|\}\}|^[ \t:*]*\{\||^[ \t]*\|\}(?!\})", re.M)
+_BRACES = re.compile(r"\{\{|\}\}|\{\||\|\}(?!\})")
 _BRACKETS = re.compile(r"\[\[|\]\]")
 _BRACKET = re.compile(r"[\[\]]")
 _SWITCH = re.compile(r"__[A-Z]{3,}__")
-_QUOTES = re.compile(r"(\]\])?(?:'{5}|'{2,3})")
+_QUOTES = re.compile(r"''(?:'(?:'')?)?")  # two, three or five; its literal start makes it fast
 _HEADING = re.compile(r"^(={1,6})(.+)\1[ \t]*$", re.M)
 _LIST_ITEM = re.compile(r"^[*#:;]+[ \t]*(.*)$", re.M)
 _BLANK = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
@@ -244,7 +244,7 @@ def _up_to(text: str, start: int, end: int) -> str:
 
 
 def _behind_link(match: re.Match[str]) -> str:
-    return "]]" + _TRAIL_STOP if match[1] else ""
+    return _TRAIL_STOP if match.string.endswith("]]", 0, match.start()) else ""
 
 
 def _cut_braces(text: str) -> str:
@@ -254,14 +254,16 @@ def _cut_braces(text: str) -> str:
     number_open = {"{{": 0, "{|": 0}
     spans: list[tuple[int, int]] = []
     for match in _BRACES.finditer(text):
-        token = match[0].strip(" \t:*")
+        token = match[0]
+        if "|" in token and not _begins_line(text, match.start(), " \t:*" if token == "{|" else " \t"):
+            continue  # no table's: an empty argument, a parameter
         if token in number_open:
             open_.append((token, match.start()))
             number_open[token] += 1
             continue
         wanted = "{{" if token == "}}" else "{|"
         if not number_open[wanted] or (wanted == "{|" and open_[-1][0] != wanted):
-            continue  # nothing to close; |} inside a template is an empty argument
+            continue  # nothing to close, or a table's end inside a template
         while True:  # what was opened inside and not closed ends here too
             kind, begin = open_.pop()
             number_open[kind] -= 1
@@ -275,6 +277,10 @@ def _cut_braces(text: str) -> str:
             kept.append(_up_to(text, place, begin))
         place = max(place, end)
     return "".join(kept) + text[place:]
+
+
+def _begins_line(text: str, place: int, but_for: str) -> bool:
+    return not text[text.rfind("\n", 0, place) + 1 : place].strip(but_for)
 
 
 def _cut_files(text: str, site: Site) -> str:
