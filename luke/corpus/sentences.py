@@ -46,7 +46,10 @@ class _Sentencex:
 
 
 class _Icu:
-    """ICU counts UTF-16 code units; offsets are mapped to code points where the text has characters beyond the BMP."""
+    """ICU counts UTF-16 code units; offsets are mapped to code points where the text has characters beyond the BMP.
+
+    Its lists of abbreviations ("Jr.", "A.D.") are used: ``ss=standard``.
+    """
 
     def __init__(self, language: str) -> None:
         self.language = language
@@ -63,7 +66,7 @@ class _Icu:
         import icu
 
         if self._iterator is None:
-            self._iterator = icu.BreakIterator.createSentenceInstance(icu.Locale(self.language))
+            self._iterator = icu.BreakIterator.createSentenceInstance(icu.Locale(f"{self.language}@ss=standard"))
         self._iterator.setText(text)
         borders = [0, *self._iterator]
         if any(ord(character) > 0xFFFF for character in text):

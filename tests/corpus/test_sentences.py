@@ -1,5 +1,6 @@
 import importlib.util
 import pickle
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -7,6 +8,8 @@ from hypothesis import strategies as st
 
 from luke.corpus.sentences import NAMES, _code_points, make_sentence_splitter
 from luke.errors import UserError
+
+from ..golden_pages import GoldenSplitter
 
 TEXTS = {
     "en": "He met Dr. Smith in the U.S. in 1990. They talked! Did they?",
@@ -64,6 +67,19 @@ def test_icu_counts_code_points() -> None:
     text = "😀 One. Two 😀. Three."
     spans = make_sentence_splitter("icu", "en")(text)
     assert [text[start:end] for start, end in spans] == ["😀 One. ", "Two 😀. ", "Three."]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("icu") is None, reason="PyICU is not installed")
+def test_icu_finds_the_sentences_of_the_public_code() -> None:
+    splitter, golden = make_sentence_splitter("icu", "en"), GoldenSplitter("icu")
+    for text, spans in golden.spans.items():
+        assert stripped(text, splitter(text)) == stripped(text, spans)
+
+
+def stripped(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The public code leaves the white space at a section's end out."""
+    pieces = [(start, end, text[start:end]) for start, end in spans if text[start:end].strip()]
+    return [(end - len(piece.lstrip()), start + len(piece.rstrip())) for start, end, piece in pieces]
 
 
 @pytest.mark.skipif(importlib.util.find_spec("icu") is not None, reason="PyICU is installed")
