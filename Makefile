@@ -7,12 +7,13 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo test test-slow lint format bench clean
+.PHONY: help install demo test test-slow soak lint format bench clean
 
 help:
 	@echo "make demo       the whole road on a real Wikipedia excerpt, on a CPU: dump -> model -> report (demo/report/report.html)"
 	@echo "make test       all tests but the long ones"
 	@echo "make test-slow  the long ones: matrices of launches"
+	@echo "make soak       ten minutes of kills at random moments; the result must be that of a run left alone"
 	@echo "make lint       ruff and mypy"
 	@echo "make format     ruff format"
 	@echo "make bench      the benchmarks; results go to benchmarks/results/"
@@ -31,10 +32,13 @@ demo: install
 	$(BIN)/python examples/demo/run.py
 
 test: install
-	$(BIN)/python -m pytest -m "not slow" tests
+	$(BIN)/python -m pytest -m "not slow and not soak" tests
 
 test-slow: install
 	$(BIN)/python -m pytest -m slow tests
+
+soak: install
+	$(BIN)/python -m pytest -s -m soak tests
 
 lint: install
 	$(BIN)/ruff check .

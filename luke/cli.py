@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from luke import __version__
-from luke.errors import UserError
+from luke.errors import StoppedWorkError, UserError
 
 # name: (module in luke.commands, what the sub-command does). The module holds a click command named ``command``.
 _COMMANDS: dict[str, tuple[str, str]] = {
@@ -48,9 +48,13 @@ def luke() -> None:
 
 
 def report_errors(error: BaseException) -> int:
-    """Prints one line about a mistake of the user's or a full disk and returns the exit status; re-raises the rest."""
+    """Prints one line about a mistake of the user's or work that stopped, and returns the exit status; re-raises the
+    rest."""
+    status = 2
     if isinstance(error, UserError):
         message = str(error)
+    elif isinstance(error, StoppedWorkError):
+        message, status = str(error), 1
     elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         message = f"no space left on the disk of {error.filename or Path.cwd()}; free some and run the same command again"
     elif isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
@@ -59,7 +63,7 @@ def report_errors(error: BaseException) -> int:
         raise error
     if os.environ.get("RANK", "0") == "0":
         print(f"luke: error: {' '.join(message.split())}", file=sys.stderr)
-    return 2
+    return status
 
 
 def run_command(command: click.Command) -> None:

@@ -1,4 +1,4 @@
-"""The exceptions for mistakes that a user can mend."""
+"""The exceptions that end a command with one line: mistakes that a user can mend, and work that had to stop."""
 
 
 class UserError(Exception):
@@ -7,3 +7,7 @@ class UserError(Exception):
 
 class InterruptedWorkError(UserError):
     """The input was not at fault, so what is finished is kept: the same command continues from it."""
+
+
+class StoppedWorkError(Exception):
+    """Work that could not go on through no mistake in the command line; printed in one line, exit status 1."""

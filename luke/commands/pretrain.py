@@ -44,10 +44,16 @@ def _probability(name: str, help_text: str) -> Any:
 )
 @click.option("--log-interval-steps", type=int, default=_default("log_interval_steps"), show_default=True)
 @click.option(
-    "--save-interval-steps", type=int, help="Write a checkpoint every so many steps; one is written at the end anyway."
+    "--save-interval-steps", type=int, help="Write a checkpoint every so many steps, besides each epoch's and the last."
 )
+@click.option("--keep-last", type=int, help="Keep only so many of the newest checkpoints, and the best.  [default: all]")
+@click.option("--export-checkpoints", is_flag=True, help="Beside each checkpoint write a folder that transformers loads.")
 @click.option(
-    "--resume/--no-resume", default=True, help="Continue from the run's newest valid checkpoint. [default: resume]"
+    "--resume",
+    type=click.Choice(["auto", "never"]),
+    default=_default("resume"),
+    show_default=True,
+    help="auto: continue from the run's newest valid checkpoint; never: begin again.",
 )
 @click.option(
     "--resume-checkpoint-id", help="Start from this checkpoint: a name of this run's, a folder, or another run's folder."
@@ -82,6 +88,32 @@ def _probability(name: str, help_text: str) -> Any:
 )
 @click.option("--sampling-smoothing", type=float, default=_default("sampling_smoothing"), show_default=True)
 @click.option("--num-workers", type=int, help='Processes that load data; also "num_workers" in the DeepSpeed file.')
+@click.option(
+    "--loss-average",
+    type=click.Choice(["global", "micro-batch"]),
+    default=_default("loss_average"),
+    show_default=True,
+    help="What a loss is the mean of: the targets of the whole step, or micro batches' means (the public code's).",
+)
+@click.option(
+    "--on-nan",
+    type=click.Choice(["stop", "skip"]),
+    default=_default("on_nan"),
+    show_default=True,
+    help="At a loss that is not finite or leaps up: stop with a checkpoint of the state before, or leave the step out.",
+)
+@click.option(
+    "--loss-spike-factor",
+    type=float,
+    default=_default("loss_spike_factor"),
+    show_default=True,
+    help="A loss so many times the median of the last 100 steps is a leap; 0: none is.",
+)
+@click.option("--eval-interval-steps", type=int, help="Evaluate on the dataset's held-out items every so many steps.")
+@click.option("--eval-items", type=int, default=_default("eval_items"), show_default=True, help="How many of them, at most.")
+@click.option(
+    "--backend", type=click.Choice(["nccl", "gloo"]), help="What processes talk through.  [default: nccl on GPUs, else gloo]"
+)
 @click.option("--seed", type=int, default=_default("seed"), show_default=True)
 @click.option("--local-rank", "--local_rank", type=int, help="Which device of this machine to use; set by launchers.")
 @click.option("--dry-run", is_flag=True, help="Print what would be run, and train nothing.")

@@ -63,7 +63,7 @@ class CheckpointWriter:
         except BaseException:
             shutil.rmtree(self.work, ignore_errors=True)
             raise
-        if self.folder.exists():  # an earlier try at this step that did not verify
+        if self.folder.exists():  # an earlier try at this step, such as one that did not verify
             shutil.rmtree(self.folder)
         self.work.rename(self.folder)
         sync_folder(self.folder.parent)
@@ -118,6 +118,37 @@ def newest_valid(output_dir: Path) -> Path | None:
         else:
             return folder
     return None
+
+
+def best_checkpoint(output_dir: Path) -> Path | None:
+    """The checkpoint with the lowest held-out loss, of those that were evaluated; of equals the newest."""
+    losses = {folder: _eval_loss(folder) for folder in list_checkpoints(output_dir)}
+    evaluated = [folder for folder, loss in losses.items() if loss is not None]
+    return min(evaluated, key=lambda folder: losses[folder] or 0.0, default=None)
+
+
+def _eval_loss(folder: Path) -> float | None:
+    try:
+        figures = read_metadata(folder, KIND).get("evaluation") or {}
+    except UserError:
+        return None
+    return figures.get("eval_loss")
+
+
+def prune(output_dir: Path, keep_last: int) -> None:
+    """Deletes all checkpoints but the newest ``keep_last`` and the best, with their exports."""
+    kept = {*list_checkpoints(output_dir)[:keep_last], best_checkpoint(output_dir)}
+    for folder in list_checkpoints(output_dir):
+        if folder not in kept:
+            doomed = folder.with_name(f".{folder.name}.partial")  # so that no half-deleted one ever has a final name
+            folder.rename(doomed)
+            shutil.rmtree(doomed)
+            shutil.rmtree(export_folder(folder), ignore_errors=True)
+
+
+def export_folder(folder: Path) -> Path:
+    """Where the Hugging Face form of a checkpoint lies."""
+    return folder.parent.with_name("exports") / folder.name
 
 
 def find_checkpoint(name: str, output_dir: Path) -> Path:

@@ -95,6 +95,18 @@ class DeepSpeedSettings:
     num_workers: int
 
 
+_POSITIVE = (
+    "num_epochs",
+    "log_interval_steps",
+    "entity_emb_size",
+    "save_interval_steps",
+    "max_train_steps",
+    "keep_last",
+    "eval_interval_steps",
+    "eval_items",
+)
+
+
 @dataclass(frozen=True)
 class PretrainingOptions:
     """The options of ``luke pretrain``, under the public code's names."""
@@ -116,7 +128,9 @@ class PretrainingOptions:
     word_only_training: bool = False
     sampling_smoothing: float = 0.7
     save_interval_steps: int | None = None
-    resume: bool = True
+    keep_last: int | None = None
+    export_checkpoints: bool = False
+    resume: str = "auto"
     resume_checkpoint_id: str | None = None
     reset_optimization_states: bool = False
     resume_hf_checkpoint_file: Path | None = None
@@ -125,11 +139,19 @@ class PretrainingOptions:
     seed: int = 0
     max_train_steps: int | None = None
     log_interval_steps: int = 1
+    loss_average: str = "global"
+    on_nan: str = "stop"
+    loss_spike_factor: float = 5.0
+    eval_interval_steps: int | None = None
+    eval_items: int = 2000
+    backend: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("num_epochs", "log_interval_steps", "entity_emb_size", "save_interval_steps", "max_train_steps"):
+        for name in _POSITIVE:
             if (value := getattr(self, name)) is not None and value <= 0:
                 raise UserError(f"--{name.replace('_', '-')} {value}: must be positive")
+        if self.loss_spike_factor and self.loss_spike_factor <= 1:
+            raise UserError(f"--loss-spike-factor {self.loss_spike_factor}: must be above 1, or 0 for no such check")
         if self.reset_optimization_states and not self.resume_checkpoint_id:
             raise UserError("--reset-optimization-states needs --resume-checkpoint-id: whose states are to be reset?")
         if self.resume_checkpoint_id and self.resume_hf_checkpoint_file:

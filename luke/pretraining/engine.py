@@ -5,9 +5,10 @@ multiplied by the number of processes. (Its sum, ``gradient_allreduce_op``, does
 """
 
 import logging
+import math
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import torch
@@ -27,9 +28,15 @@ class Processes:
     """The training processes: this one's place among them, its device, and sums over all of them.
 
     Started by a launcher (DeepSpeed's, Slurm's or MPI's, which set RANK and WORLD_SIZE), or alone.
+
+    Args:
+        backend: What processes talk through; None takes NCCL on GPUs, gloo elsewhere.
+
+    Raises:
+        UserError: the backend does not fit the machine, or the processes cannot meet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, backend: str | None = None) -> None:
         if not torch.cuda.is_available():
             os.environ.setdefault("DS_ACCELERATOR", "cpu")
         import deepspeed
@@ -41,10 +48,18 @@ class Processes:
             os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=_free_port())
         self.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         on_gpu = torch.cuda.is_available()
+        if backend == "nccl" and not on_gpu:
+            raise UserError("--backend nccl needs GPUs, and this machine shows none; leave it out, or give gloo")
         self.device = torch.device("cuda", self.local_rank) if on_gpu else torch.device("cpu")
         if on_gpu:
             torch.cuda.set_device(self.device)
-        deepspeed.init_distributed(dist_backend="nccl" if on_gpu else "gloo", verbose=False)
+        try:
+            deepspeed.init_distributed(dist_backend=backend or ("nccl" if on_gpu else "gloo"), verbose=False)
+        except torch.distributed.DistNetworkError as error:
+            where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+            raise UserError(
+                f"the processes cannot meet at {where} (another run may hold the port: deepspeed --master_port=N): {error}"
+            ) from None
         self.rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
         if not on_gpu and "OMP_NUM_THREADS" not in os.environ:
             local_world = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", self.world_size)))
@@ -57,10 +72,20 @@ class Processes:
             torch.distributed.all_reduce(total)
         return total
 
-    def barrier(self) -> None:
-        """Waits for all processes."""
-        if self.world_size > 1:
-            torch.distributed.barrier()
+    def on_first(self, task: Callable[[], None]) -> None:
+        """Runs ``task`` in process 0 while the others wait. All must call it.
+
+        Raises:
+            UserError: ``task`` did, in every process, so that none waits for one that is gone.
+        """
+        problem: UserError | None = None
+        if self.rank == 0:
+            try:
+                task()
+            except UserError as error:
+                problem = error
+        if self.sum(torch.tensor([int(problem is not None)])).item():
+            raise problem or UserError("process 0 met a mistake")
 
     def close(self) -> None:
         """Leaves the process group, so that the others do not wait for this process."""
@@ -102,11 +127,31 @@ class Engine:
         except (ValueError, AssertionError, NotImplementedError) as error:
             raise UserError(f"DeepSpeed refuses the configuration: {error}") from error
         self.zero_stage = int(self._engine.zero_optimization_stage())
+        self._discarded = False
         if settings.optimizer:
             self._start_optimizer(settings.optimizer.lr)
         self._grad_norm = 0.0
         if self._is_plain():
-            self._engine.clip_fp32_gradients = self._clip  # DeepSpeed's own keeps no norm here
+            # DeepSpeed's own clipping keeps no norm here, and is left out where there is nothing to clip to.
+            self._clip_to = self._engine.gradient_clipping() or math.inf
+            self._engine.clip_fp32_gradients, self._engine.gradient_clipping = self._clip, lambda: self._clip_to
+        else:
+            self._let_steps_be_discarded()
+
+    def _let_steps_be_discarded(self) -> None:
+        """DeepSpeed leaves out a step whose gradient is not finite only in half precision; here always, and on demand."""
+        overflows = self._optimizer.has_overflow if self._engine.fp16_enabled() else lambda *_, **__: False
+        self._optimizer.has_overflow = lambda *args, **kwargs: self._discarded or overflows(*args, **kwargs)
+        self._optimizer.check_grad_overflow = True
+        if self.zero_stage == 3 and not self._engine.fp16_enabled():
+            check = self._optimizer._overflow_check_and_loss_scale_update
+
+            def check_discarded(update_scale: bool = True) -> bool:
+                found = check(update_scale)
+                self._optimizer.overflow = self._optimizer.overflow or self._discarded
+                return bool(found or self._discarded)
+
+            self._optimizer._overflow_check_and_loss_scale_update = check_discarded
 
     def _start_optimizer(self, lr: float) -> None:
         """Makes the moments now: DeepSpeed 0.19 links those of the first parameter group only if they come with a step."""
@@ -134,30 +179,65 @@ class Engine:
 
     def _clip(self) -> None:
         parameters = [p for p in self.model.parameters() if p.grad is not None]
-        self._grad_norm = float(nn.utils.clip_grad_norm_(parameters, self._engine.gradient_clipping()))
+        self._grad_norm = float(nn.utils.clip_grad_norm_(parameters, self._clip_to))
+        if self._discarded or not math.isfinite(self._grad_norm):
+            self._discarded = True
+            for parameter in parameters:
+                parameter.grad = None
 
     def train(self) -> None:
         """Puts the model in training mode."""
         self._engine.train()
 
-    def forward_backward(self, batch: PackedBatch, scales: dict[str, float]) -> dict[str, Tensor]:
+    def forward_backward(self, batch: PackedBatch, weights: Mapping[str, float]) -> dict[str, Tensor]:
         """Runs a micro batch and adds to the gradients.
 
         Args:
             batch: The micro batch.
-            scales: For each loss, 1 / (its number of targets in the whole step).
+            weights: What the sum of each kind of loss is multiplied by (`luke.pretraining.losses`).
 
         Returns:
             The model's sums, detached.
         """
         sums: dict[str, Tensor] = self._engine(batch)
-        losses = [sums[name] * scale for name, scale in scales.items() if name in sums]
+        losses = [sums[f"{kind}_loss"] * weight for kind, weight in weights.items() if f"{kind}_loss" in sums]
         self._engine.backward(sum(losses) * self.processes.world_size, scale_wrt_gas=False)
         return {name: value.detach() for name, value in sums.items()}
 
-    def step(self) -> None:
-        """Sums the gradients over processes, clips, updates the weights and the learning rate, clears the gradients."""
+    @torch.no_grad()
+    def evaluate(self, batch: PackedBatch) -> dict[str, Tensor]:
+        """The model's sums of a micro batch, without dropout and gradients. All processes must evaluate as many."""
+        self._engine.eval()
+        sums: dict[str, Tensor] = self._engine(batch)
+        self._engine.train()
+        return sums
+
+    def step(self, discard: bool = False) -> bool:
+        """Sums the gradients over processes, clips, updates the weights and the learning rate, clears the gradients.
+
+        Args:
+            discard: Leave weights and moments as they are; only the schedule goes on.
+
+        Returns:
+            Whether the gradient was applied: one that is not finite never is.
+        """
+        self._discarded = discard
         self._engine.step()
+        applied = not (self._discarded or getattr(self._optimizer, "overflow", False))
+        if not applied and not self._is_plain() and self._scheduler is not None:
+            self._scheduler.step()  # DeepSpeed holds it back then, but a step's rate depends on its number alone
+        return applied
+
+    @property
+    def scales_losses(self) -> bool:
+        """Whether gradients that are not finite belong to the search for a loss scale (fp16)."""
+        return bool(self._engine.fp16_enabled())
+
+    def write_monitors(self, figures: Mapping[str, float], step: int) -> None:
+        """Hands figures to the monitors that the DeepSpeed file enables (W&B, Comet, CSV, TensorBoard)."""
+        monitor = self._engine.monitor
+        if monitor.enabled:
+            monitor.write_events([(f"Train/{name}", value, step) for name, value in figures.items() if name != "step"])
 
     @property
     def learning_rate(self) -> float:

@@ -12,10 +12,12 @@ from typing import Any, Self
 
 import torch
 
+from luke.artifacts import replace_file
 from luke.progress import Progress
 
 _GIB = 1 << 30
 METRICS_FILE = "metrics.jsonl"
+EVALUATIONS_FILE = "evaluations.jsonl"
 logger = logging.getLogger(__name__)
 
 
@@ -32,7 +34,7 @@ class RunLog:
     Args:
         folder: Where ``worker_<rank>.log`` lies (the guide's ``deepspeed_logs``).
         rank: This process; process 0 also writes the figures, TensorBoard and the progress line.
-        output_dir: Where ``metrics.jsonl`` lies.
+        output_dir: Where ``metrics.jsonl`` and ``evaluations.jsonl`` lie.
         tensorboard_dir: TensorBoard's folder.
         total_steps, start_step: For the progress, and to cut off figures of steps that a restart does again.
     """
@@ -45,12 +47,14 @@ class RunLog:
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         logging.getLogger("luke").addHandler(self._handler)
         self._metrics: Any = None
+        self._evaluations = Path()
         self._writer: Any = None
         self._progress: Progress | None = None
         if rank == 0:
-            path = output_dir / METRICS_FILE
-            _keep_steps(path, start_step)
-            self._metrics = path.open("a", encoding="utf-8")
+            _keep_steps(output_dir / METRICS_FILE, start_step)
+            _keep_steps(output_dir / EVALUATIONS_FILE, start_step)
+            self._evaluations = output_dir / EVALUATIONS_FILE
+            self._metrics = (output_dir / METRICS_FILE).open("a", encoding="utf-8")
             self._writer = _tensorboard(tensorboard_dir, start_step)
             self._progress = Progress("steps", total_steps, "steps", start_step)
 
@@ -71,6 +75,18 @@ class RunLog:
                     if name != "step":
                         self._writer.add_scalar(name, value, step)
             self._progress.advance(steps, f"loss {metrics['loss']:.3f}, {metrics['tokens_per_second']:,.0f} tokens/s")
+
+    def write_evaluation(self, figures: dict[str, float]) -> None:
+        """Logs figures on held-out items, which go to ``evaluations.jsonl``."""
+        line = " ".join(f"{name}={_short(value)}" for name, value in figures.items())
+        self._handler.emit(logging.makeLogRecord({"msg": line, "created": time.time(), "levelno": logging.INFO}))
+        if self._progress:
+            with self._evaluations.open("a", encoding="utf-8") as stream:
+                print(json.dumps(figures), file=stream)
+            if self._writer:
+                for name, value in figures.items():
+                    self._writer.add_scalar(name, value, int(figures["step"]))
+            logger.info("step %d: held-out loss %.3f", figures["step"], figures["eval_loss"])
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -93,13 +109,10 @@ def _short(value: float) -> str:
 
 def _keep_steps(path: Path, last_step: int) -> None:
     """Drops the figures of steps after ``last_step``, which will be done again, and a line that a kill cut short."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n") and json.loads(line)["step"] <= last_step:
-            kept.append(line)
-    path.write_text("".join(kept), encoding="utf-8")
+    if path.exists():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        with replace_file(path, "w") as stream:
+            stream.writelines(line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= last_step)
 
 
 def _tensorboard(folder: Path, start_step: int) -> Any:
