@@ -131,6 +131,7 @@ class Engine:
         if settings.optimizer:
             self._start_optimizer(settings.optimizer.lr)
         self._grad_norm = 0.0
+        self.learning_rate = 0.0  # of the last step
         if self._is_plain():
             # DeepSpeed's own clipping keeps no norm here, and is left out where there is nothing to clip to.
             self._clip_to = self._engine.gradient_clipping() or math.inf
@@ -222,6 +223,7 @@ class Engine:
             Whether the gradient was applied: one that is not finite never is.
         """
         self._discarded = discard
+        self.learning_rate = float(self._base_optimizer.param_groups[0]["lr"])
         self._engine.step()
         applied = not (self._discarded or getattr(self._optimizer, "overflow", False))
         if not applied and not self._is_plain() and self._scheduler is not None:
@@ -238,12 +240,6 @@ class Engine:
         monitor = self._engine.monitor
         if monitor.enabled:
             monitor.write_events([(f"Train/{name}", value, step) for name, value in figures.items() if name != "step"])
-
-    @property
-    def learning_rate(self) -> float:
-        """The rate that the next step will use."""
-        rates: list[float] = self._engine.get_lr()
-        return float(rates[0])
 
     @property
     def grad_norm(self) -> float:
