@@ -91,11 +91,20 @@ def _run_luke(words: list[str], variables: dict[str, str], printed: list[Path]) 
     main()
 
 
-def launch_command(work: Path, output: Path, processes: int, *options: object) -> list[str]:
-    with socket.socket() as server:  # another run may hold the launcher's usual port
+def free_port() -> int:
+    """A port for the launcher: another run may hold its usual one."""
+    with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        port = server.getsockname()[1]
-    command = ["deepspeed", f"--num_gpus={processes}", f"--master_port={port}", str(ROOT / "luke/pretraining/train.py")]
+        return int(server.getsockname()[1])
+
+
+def launch_command(work: Path, output: Path, processes: int, *options: object) -> list[str]:
+    command = [
+        "deepspeed",
+        f"--num_gpus={processes}",
+        f"--master_port={free_port()}",
+        str(ROOT / "luke/pretraining/train.py"),
+    ]
     return command + arguments(work, output, *options)
 
 
