@@ -237,7 +237,8 @@ class SelfAttention(nn.Module):
         """(T, H) -> (T, H)."""
 
         def heads(flat: Tensor) -> Tensor:
-            return flat.view(-1, self.num_heads, self.head_size)
+            # As many as are here: tensor parallelism leaves each process some of the heads.
+            return flat.unflatten(-1, (-1, self.head_size))
 
         key, value = heads(self.key(hidden)), heads(self.value(hidden))
         if segments.is_entity is not None:
@@ -251,7 +252,7 @@ class SelfAttention(nn.Module):
         self, hidden: Tensor, key: Tensor, is_entity: Tensor, heads: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, Tensor]:
         words, entities = ~is_entity, is_entity
-        query = key.new_empty(key.size(0), self.num_heads, 2 * self.head_size)
+        query = key.new_empty(*key.shape[:2], 2 * self.head_size)
         from_words, from_entities = hidden[words], hidden[entities]
         query[words] = torch.cat([heads(self.query(from_words)), heads(self.w2e_query(from_words))], dim=-1)
         query[entities] = torch.cat([heads(self.e2w_query(from_entities)), heads(self.e2e_query(from_entities))], dim=-1)

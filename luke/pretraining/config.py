@@ -85,6 +85,7 @@ class DeepSpeedSettings:
         micro_batch_size: Full sequences of a micro batch, which make its token budget.
         gradient_checkpointing: Recompute activations in the backward pass.
         num_workers: Processes that load data, for each training process.
+        tensor_parallel_size: Processes that share one copy of the encoder's layers; they work on the same items.
     """
 
     config: dict[str, Any]
@@ -93,6 +94,7 @@ class DeepSpeedSettings:
     micro_batch_size: int
     gradient_checkpointing: bool
     num_workers: int
+    tensor_parallel_size: int = 1
 
 
 _POSITIVE = (
@@ -224,7 +226,8 @@ def resolve_deepspeed(
     config: dict[str, Any] = json.loads(json.dumps(file))
     checkpointing = _take(config, "gradient_checkpointing", False, bool, where)
     num_workers = _take(config, "num_workers", 1, int, where)
-    batch, micro = _resolve_batch(config, world_size, where)
+    shards = _resolve_tensor_parallel(config, world_size, where)
+    batch, micro = _resolve_batch(config, world_size // shards, where)
     if on_cpu and _enabled(config, "fp16"):
         raise UserError(f'{where}: fp16 does not run on a CPU; use "bf16": {{"enabled": true}} instead')
     if _enabled(config, "fp16") and _enabled(config, "bf16"):
@@ -233,11 +236,11 @@ def resolve_deepspeed(
     optimizer = _take_optimizer(config, where)
     _set_our_mode(config, where)
     config.update(
-        train_batch_size=batch,
+        train_batch_size=batch * shards,  # DeepSpeed counts the items of each process, also where some share theirs
         train_micro_batch_size_per_gpu=micro,
-        gradient_accumulation_steps=batch // (micro * world_size),
+        gradient_accumulation_steps=batch // (micro * (world_size // shards)),
     )
-    return DeepSpeedSettings(config, optimizer, batch, micro, checkpointing, num_workers)
+    return DeepSpeedSettings(config, optimizer, batch, micro, checkpointing, num_workers, shards)
 
 
 def _take(config: dict[str, Any], key: str, default: Any, kind: type, where: str) -> Any:
@@ -279,6 +282,35 @@ def _resolve_batch(config: Mapping[str, Any], world_size: int, where: str) -> tu
             f'"gradient_accumulation_steps" {accumulation}; the last would have to be {batch // (micro * world_size)}'
         )
     return batch, micro
+
+
+# How tensor parallelism cuts a layer (Shoeybi et al. 2019, section 3): the first of two linear layers by its outputs (heads,
+# inner units), the second by its inputs, whose partial products are summed.
+TENSOR_PARALLEL_OUTPUTS = r".*attention\.self\.(query|key|value|w2e_query|e2w_query|e2e_query)\.(weight|bias)$"
+TENSOR_PARALLEL_INNER = r".*encoder\.layer\.\d+\.intermediate\.dense\.(weight|bias)$"
+TENSOR_PARALLEL_INPUTS = r".*encoder\.layer\.\d+\.(attention\.)?output\.dense\.weight$"
+
+
+def _resolve_tensor_parallel(config: dict[str, Any], world_size: int, where: str) -> int:
+    """``"tensor_parallel": {"autotp_size": n}``: how DeepSpeed is to cut this model, unless the file says it."""
+    block = config.get("tensor_parallel")
+    if block is None:
+        return 1
+    size = block.get("autotp_size", 1) if isinstance(block, dict) else None
+    if type(size) is not int or size <= 0 or world_size % size:
+        raise UserError(
+            f'{where}: tensor_parallel: "autotp_size" {size!r} must be a whole number that divides {world_size} processes'
+        )
+    if size == 1:
+        del config["tensor_parallel"]
+        return 1
+    cuts = {"column": [TENSOR_PARALLEL_OUTPUTS, TENSOR_PARALLEL_INNER], "row": [TENSOR_PARALLEL_INPUTS]}
+    specs = [{"patterns": patterns, "partition_type": kind} for kind, patterns in cuts.items()]
+    block.setdefault("partition_config", {"use_default_specs": False, "layer_specs": specs})
+    zero = config.setdefault("zero_optimization", {})
+    if not zero.get("stage"):
+        zero["stage"] = 1  # the gradient's norm over shards is a ZeRO optimizer's
+    return size
 
 
 def _few(numbers: Sequence[int], near: int) -> str:

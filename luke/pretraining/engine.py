@@ -7,6 +7,7 @@ multiplied by the number of processes. (Its sum, ``gradient_allreduce_op``, does
 import logging
 import math
 import os
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +17,12 @@ from torch import Tensor, nn
 
 from luke.errors import UserError
 from luke.model import PackedBatch
-from luke.pretraining.config import DeepSpeedSettings
+from luke.pretraining.config import (
+    TENSOR_PARALLEL_INNER,
+    TENSOR_PARALLEL_INPUTS,
+    TENSOR_PARALLEL_OUTPUTS,
+    DeepSpeedSettings,
+)
 from luke.pretraining.optimizer import AdamW, parameter_groups
 
 logger = logging.getLogger(__name__)
@@ -61,13 +67,19 @@ class Processes:
                 f"the processes cannot meet at {where} (another run may hold the port: deepspeed --master_port=N): {error}"
             ) from None
         self.rank, self.world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+        self.share_layers(1)
         if not on_gpu and "OMP_NUM_THREADS" not in os.environ:
             local_world = int(os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("LOCAL_SIZE", self.world_size)))
             torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_world))
 
+    def share_layers(self, tensor_parallel_size: int) -> None:
+        """Says that so many neighbours share one copy of the encoder's layers, and work on the same items."""
+        self.shard = self.rank % tensor_parallel_size
+        self.data_rank, self.data_world_size = self.rank // tensor_parallel_size, self.world_size // tensor_parallel_size
+
     def sum(self, values: Tensor) -> Tensor:
-        """``values`` summed over all processes."""
-        total = values.to(self.device)
+        """``values`` summed over all processes; of those that share their items only the first counts."""
+        total = values.to(self.device) if self.shard == 0 else torch.zeros_like(values, device=self.device)
         if self.world_size > 1:
             torch.distributed.all_reduce(total)
         return total
@@ -111,7 +123,13 @@ class Engine:
         import deepspeed
 
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-        self.model, self.processes = model, processes
+        config = getattr(model, "config", None)
+        if config is not None and config.num_attention_heads % settings.tensor_parallel_size:
+            raise UserError(
+                f"tensor_parallel: {config.num_attention_heads} attention heads cannot be shared evenly by "
+                f'"autotp_size" {settings.tensor_parallel_size} processes'
+            )
+        self.model, self.processes, self._shards = model, processes, settings.tensor_parallel_size
         decay = settings.optimizer.weight_decay if settings.optimizer else 0.0
         groups = parameter_groups(model, decay)
         # ZeRO 3 steps once with zero gradients to make its state: at a rate above 0 the weights would decay.
@@ -126,6 +144,9 @@ class Engine:
             )
         except (ValueError, AssertionError, NotImplementedError) as error:
             raise UserError(f"DeepSpeed refuses the configuration: {error}") from error
+        if settings.tensor_parallel_size > 1:
+            # It compares the batches of the processes by pickling them; ours are a function of the step.
+            self._engine.first_dataloader_check.remove()
         self.zero_stage = int(self._engine.zero_optimization_stage())
         self._discarded = False
         if settings.optimizer:
@@ -202,7 +223,7 @@ class Engine:
         """
         sums: dict[str, Tensor] = self._engine(batch)
         losses = [sums[f"{kind}_loss"] * weight for kind, weight in weights.items() if f"{kind}_loss" in sums]
-        self._engine.backward(sum(losses) * self.processes.world_size, scale_wrt_gas=False)
+        self._engine.backward(sum(losses) * self.processes.data_world_size, scale_wrt_gas=False)
         return {name: value.detach() for name, value in sums.items()}
 
     @torch.no_grad()
@@ -256,7 +277,7 @@ class Engine:
             if full is None:
                 with zero.GatheredParameters([parameter], enabled=self.zero_stage == 3):
                     full = parameter.detach().clone()
-            yield name, full.float().cpu()
+            yield name, self._whole(name, full).float().cpu()
         yield from ((name, buffer.cpu()) for name, buffer in self.model.named_buffers())
 
     def moments(self) -> Iterator[tuple[str, Tensor]]:
@@ -273,7 +294,28 @@ class Engine:
                 else:
                     full = safe_get_full_optimizer_state(parameter, key)
                 if full is not None:
-                    yield f"{key}.{name}", full.float().cpu()
+                    yield f"{key}.{name}", self._whole(name, full).float().cpu()
+
+    def _whole(self, name: str, tensor: Tensor) -> Tensor:
+        """The tensor of which tensor parallelism left this process a shard."""
+        dimension = self._sharded_dimension(name)
+        if dimension is None:
+            return tensor
+        shards = [torch.empty_like(tensor) for _ in range(self._shards)]
+        torch.distributed.all_gather(shards, tensor.contiguous(), group=self._engine.mpu.get_tensor_model_parallel_group())
+        return torch.cat(shards, dimension)
+
+    def _shard(self, name: str, tensor: Tensor) -> Tensor:
+        """This process's shard of a whole tensor."""
+        dimension = self._sharded_dimension(name)
+        return tensor if dimension is None else tensor.chunk(self._shards, dimension)[self.processes.shard].contiguous()
+
+    def _sharded_dimension(self, name: str) -> int | None:
+        if self._shards == 1:
+            return None
+        if re.match(TENSOR_PARALLEL_INPUTS, name):
+            return 1
+        return 0 if re.match(TENSOR_PARALLEL_OUTPUTS, name) or re.match(TENSOR_PARALLEL_INNER, name) else None
 
     def load_moments(self, moments: dict[str, Tensor], step: int) -> None:
         """Puts saved moments in place and continues the schedule at ``step``."""
@@ -288,7 +330,8 @@ class Engine:
                     state[key].copy_(moments[f"{key}.{name}"])
             else:
                 for key in MOMENTS:
-                    safe_set_full_optimizer_state(parameter, moments[f"{key}.{name}"].to(parameter.device), key)
+                    moment = self._shard(name, moments[f"{key}.{name}"])
+                    safe_set_full_optimizer_state(parameter, moment.to(parameter.device), key)
         for state in self._base_optimizer.state.values():
             state["step"].fill_(float(step))
         self._engine.global_steps = step

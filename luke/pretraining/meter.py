@@ -58,7 +58,7 @@ class Meter:
             "tokens_per_second": words / seconds,
             "entities_per_second": entities / seconds,
             "padding_share": 1 - (words + entities) / max(1, computed),
-            "data_wait_share": waited / (seconds * self.processes.world_size),
+            "data_wait_share": waited / (seconds * self.processes.data_world_size),
             "seconds_per_step": seconds / self.steps,
             "memory_gib": memory_gib(self.processes.device),
         }

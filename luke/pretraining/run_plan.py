@@ -136,7 +136,7 @@ _NOT_CONTENT = (
     "eval_items",
     "backend",
 )
-_DEEPSPEED_CONTENT = ("train_batch_size", "scheduler", "gradient_clipping")
+_DEEPSPEED_CONTENT = ("scheduler", "gradient_clipping")
 
 
 def _plan(
@@ -145,7 +145,11 @@ def _plan(
     """What decides the run's result: neither paths nor the number of processes, micro batch or ZeRO stage."""
     chosen = {name: value for name, value in asdict(options).items() if name not in _NOT_CONTENT}
     content = {name: settings.config[name] for name in _DEEPSPEED_CONTENT if name in settings.config}
-    chosen["deepspeed"] = {**content, "optimizer": file.get("optimizer")}
+    chosen["deepspeed"] = {
+        **content,
+        "train_batch_size": settings.train_batch_size,
+        "optimizer": file.get("optimizer"),
+    }
     inputs = {
         f"dataset {number}": {"path": str(dataset.folder), "fingerprint": dataset.metadata["fingerprint"]}
         for number, dataset in enumerate(datasets)

@@ -56,6 +56,7 @@ def pretrain(options: PretrainingOptions) -> None:
     processes = Processes(options.backend)
     try:
         run = prepare(options, processes.world_size, processes.device.type == "cpu")
+        processes.share_layers(run.settings.tensor_parallel_size)
         processes.on_first(lambda: check_output_dir(run))
         start = find_start(run)
         if start.step >= run.total_steps:
@@ -145,7 +146,7 @@ class Training:
         self.stopping = True
 
     def _batches(self) -> Iterator[StepBatches]:
-        loader = self.run_.loader(self.processes.rank, self.processes.world_size)
+        loader = self.run_.loader(self.processes.data_rank, self.processes.data_world_size)
         workers = self.run_.options.num_workers
         workers = self.run_.settings.num_workers if workers is None else workers
         on_gpu = self.processes.device.type == "cuda"
@@ -207,13 +208,13 @@ class Training:
 
     def _seed_dropout(self, micro_batch: int) -> None:
         """Dropout is a function of (seed, step, process, micro batch) too, so that a resumed run repeats it."""
-        place = [self.run_.options.seed, self.step, self.processes.rank, micro_batch]
+        place = [self.run_.options.seed, self.step, self.processes.data_rank, micro_batch]
         torch.manual_seed(int(fingerprint_value(place)[:15], 16))
 
     def _weights(self, batch: PackedBatch, num_micro_batches: int, step_weights: dict[str, float]) -> dict[str, float]:
         if self.run_.options.loss_average == "global":
             return step_weights
-        return micro_batch_weights(batch, num_micro_batches * self.processes.world_size)
+        return micro_batch_weights(batch, num_micro_batches * self.processes.data_world_size)
 
     def _reduced(self, figures: dict[str, torch.Tensor]) -> dict[str, float]:
         """Losses and accuracies of a step over all processes: the one place where a step waits for the device."""

@@ -30,15 +30,17 @@ class Validation:
         self.processes = processes
         datasets = [PretrainingDataset(dataset.folder, held_out=True) for dataset in run.datasets]
         items = _first_items(datasets, run.options.eval_items)
-        if len(items) < processes.world_size:
+        if len(items) < processes.data_world_size:
             raise UserError(
-                f"{len(items)} held-out items are too few for {processes.world_size} processes; raise --eval-items"
+                f"{len(items)} held-out items are too few for {processes.data_world_size} processes; raise --eval-items"
             )
         masker = run.masker(_MASK_SEED)
         lengths = [datasets[sample.dataset].num_tokens(sample.row) for sample in items]
-        budget = min(run.token_budget, max(max(lengths), sum(lengths) // processes.world_size))
+        budget = min(run.token_budget, max(max(lengths), sum(lengths) // processes.data_world_size))
         self.batches: list[PackedBatch] = []
-        for numbers in cut_step(lengths, budget, processes.world_size)[processes.rank :: processes.world_size]:
+        for numbers in cut_step(lengths, budget, processes.data_world_size)[
+            processes.data_rank :: processes.data_world_size
+        ]:
             chosen = [(datasets[items[n].dataset][items[n].row], items[n]) for n in numbers]
             if run.options.word_only_training:
                 chosen = [(Item(-1, item.word_ids, *(item.entity_ids[:0],) * 3), sample) for item, sample in chosen]

@@ -193,3 +193,11 @@ def test_biases_and_layer_norms_do_not_decay() -> None:
     assert len(others["params"]) == 3 and others["weight_decay"] == 0
     model["dense"].bias.requires_grad_(False)
     assert len(parameter_groups(model, 0.1)[1]["params"]) == 2
+
+
+def test_tensor_parallelism_leaves_fewer_copies_to_share_the_batch() -> None:
+    settings = resolve({**base(), "tensor_parallel": {"autotp_size": 2}}, world=4)
+    assert settings.tensor_parallel_size == 2 and settings.config["gradient_accumulation_steps"] == 2
+    assert settings.train_batch_size == 16 and settings.config["zero_optimization"]["stage"] == 1
+    with pytest.raises(UserError, match='"autotp_size" 3 must be a whole number that divides 4 processes'):
+        resolve({**base(), "tensor_parallel": {"autotp_size": 3}}, world=4)

@@ -62,6 +62,22 @@ def test_how_a_step_is_cut_changes_no_loss(
     shutil.rmtree(output)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("zero_stage", [1, 2])
+def test_tensor_parallelism_changes_no_loss(work: Path, thirty_steps: Path, zero_stage: int) -> None:
+    """Two copies of the encoder, each over two processes; the checkpoint is whole, and continues in one process."""
+    output = work / f"tensor_parallel_{zero_stage}"
+    overrides = ("tensor_parallel.autotp_size=2", f"zero_optimization.stage={zero_stage}", RATE)
+    options = [word for override in overrides for word in ("--override", override)]
+    launch(work, output, 4, "--num-epochs", STEPS / 12, *options, "--max-train-steps", 20)
+    assert losses(output) == pytest.approx(losses(thirty_steps)[:20], rel=1e-4)
+    norms, expected = ([entry["grad_norm"] for entry in metrics(run)] for run in (output, thirty_steps))
+    assert norms == pytest.approx(expected[:20], rel=1e-3)
+    done = luke(work, output, "--num-epochs", STEPS / 12, "--override", RATE)
+    assert done.returncode == 0, done.stderr
+    assert losses(output) == pytest.approx(losses(thirty_steps), rel=1e-4)
+
+
 def padded(batch: PackedBatch) -> dict[str, torch.Tensor]:
     """The inputs of `LukeForMaskedLM`, from a packed batch."""
     rows, words, entities = len(batch.word_lengths), max(batch.word_lengths), max(1, *batch.entity_lengths)
