@@ -9,7 +9,6 @@ M masked words, K masked entities, C items with a known page entity, H hidden si
 U entities, N heads, S size of a head.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -20,6 +19,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import LukeConfig
 from transformers.activations import ACT2FN
+
+from luke.attention import Attention, Segments, choose_attention
+from luke.dropout import Dropout
 
 # Rows of logits computed at a time: bounds the memory of a head (1024 x 500K x 4 bytes = 2 GB) while the dense gradient
 # of the decoder is still written once for many rows.
@@ -73,91 +75,6 @@ class PackedBatch:
         return type(self)(**moved)
 
 
-@dataclass
-class Segments:
-    """Where items begin and end on the flat axis, and which tokens are entities (bool (T,), for entity-aware attention)."""
-
-    lengths: list[int]
-    is_entity: Tensor | None
-
-
-Attention = Callable[[Tensor, Tensor, Tensor, Segments, float], Tensor]
-
-
-def attend_by_segment(query: Tensor, key: Tensor, value: Tensor, segments: Segments, dropout: float) -> Tensor:
-    """Fused attention item by item: the fastest exact form on a CPU, where a kernel launch costs nothing.
-
-    Args:
-        query, key: (T, N, S'); S' is S, or 2 S with entity-aware attention. value: (T, N, S).
-
-    Returns:
-        (T, N, S).
-    """
-    scale = 1 / math.sqrt(value.size(-1))
-    contexts = [
-        F.scaled_dot_product_attention(
-            q.transpose(0, 1)[None], k.transpose(0, 1)[None], v.transpose(0, 1)[None], dropout_p=dropout, scale=scale
-        )[0].transpose(0, 1)
-        for q, k, v in zip(
-            query.split(segments.lengths), key.split(segments.lengths), value.split(segments.lengths), strict=True
-        )
-    ]
-    return torch.cat(contexts)
-
-
-def attend_padded(query: Tensor, key: Tensor, value: Tensor, segments: Segments, dropout: float) -> Tensor:
-    """One call over items padded to the longest: for devices without variable-length attention, and with dropout there.
-
-    Args and Returns: as `attend_by_segment`.
-    """
-    lengths = torch.tensor(segments.lengths, device=query.device)
-    longest = max(segments.lengths)
-    valid = torch.arange(longest, device=query.device) < lengths[:, None]  # (B, longest)
-
-    def pad(flat: Tensor) -> Tensor:
-        padded = flat.new_zeros(len(segments.lengths), longest, *flat.shape[1:])
-        padded[valid] = flat
-        return padded.transpose(1, 2)
-
-    context = F.scaled_dot_product_attention(
-        pad(query),
-        pad(key),
-        pad(value),
-        attn_mask=valid[:, None, None, :],
-        dropout_p=dropout,
-        scale=1 / math.sqrt(value.size(-1)),
-    )
-    return context.transpose(1, 2)[valid]
-
-
-def attend_varlen(query: Tensor, key: Tensor, value: Tensor, segments: Segments, dropout: float) -> Tensor:
-    """One variable-length flash attention call (CUDA, half precision). It has no dropout of attention probabilities.
-
-    Args and Returns: as `attend_by_segment`.
-    """
-    from torch.nn.attention.varlen import varlen_attn
-
-    if dropout:
-        raise ValueError("variable-length attention has no dropout; use attend_padded")
-    lengths = torch.tensor([0, *segments.lengths], dtype=torch.int32)
-    offsets = lengths.cumsum(0, dtype=torch.int32).to(query.device, non_blocking=True)
-    longest, size = max(segments.lengths), value.size(-1)
-    if query.size(-1) != size:  # entity-aware: the kernel wants equal sizes, and its output's second half is zero
-        value = F.pad(value, (0, query.size(-1) - size))
-    context: Any = varlen_attn(query, key, value, offsets, offsets, longest, longest, scale=1 / math.sqrt(size))
-    output: Tensor = context[..., :size]
-    return output
-
-
-def choose_attention(device: torch.device, dtype: torch.dtype, dropout: float) -> Attention:
-    """The fastest exact attention for a device."""
-    if device.type == "cpu":
-        return attend_by_segment
-    if device.type == "cuda" and dtype in (torch.bfloat16, torch.float16) and not dropout:
-        return attend_varlen
-    return attend_padded
-
-
 class WordEmbeddings(nn.Module):
     """Token + position + type, LayerNorm, dropout. Row ``pad_token_id + 1`` of the position table is position 0."""
 
@@ -167,7 +84,7 @@ class WordEmbeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.position_offset = int(config.pad_token_id or 0) + 1
 
     def forward(self, word_ids: Tensor, position_ids: Tensor) -> Tensor:
@@ -190,7 +107,7 @@ class EntityEmbeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, entity_ids: Tensor, mention_position_ids: Tensor, mention_offsets: Tensor) -> Tensor:
         """(sum of E,) ids, (sum of P,) word indices, (sum of E + 1,) offsets -> (sum of E, H)."""
@@ -267,7 +184,7 @@ class ResidualOutput(nn.Module):
         super().__init__()
         self.dense = nn.Linear(input_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
         """(T, input size), (T, H) -> (T, H)."""
