@@ -21,6 +21,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "pretrain": ("pretrain", "pretraining dataset -> checkpoints"),
     "evaluate-pretraining": ("evaluate_pretraining", "checkpoint + held-out items -> loss and accuracy"),
     "convert-luke-to-huggingface-model": ("convert", "checkpoint -> a folder that transformers loads"),
+    "build-candidates": ("build_candidates", "page store -> candidate table for entity disambiguation"),
     "pretraining-report": ("pretraining_report", "runs + evaluations -> table, report.html, report.json"),
 }
 
