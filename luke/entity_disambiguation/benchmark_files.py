@@ -1,10 +1,12 @@
 """Any benchmark by its path: which reader, and what is done to its documents afterwards."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from luke.artifacts import replace_file
+from luke.entity_disambiguation.candidate_table import CandidateTable, with_table_candidates
 from luke.entity_disambiguation.documents import Collection
 from luke.entity_disambiguation.readers.aida import read_aida
 from luke.entity_disambiguation.readers.json_lines import read_json_lines
@@ -96,8 +98,6 @@ def _wikidata_titles(path: Path | None) -> dict[str, str]:
 
 def write_json_lines(collection: Collection, path: Path) -> None:
     """Writes documents in the plain form, which `read_benchmark` reads again."""
-    from luke.artifacts import replace_file
-
     with replace_file(path, "w") as stream:
         for document in collection.documents:
             mentions = [
@@ -112,3 +112,27 @@ def write_json_lines(collection: Collection, path: Path) -> None:
             ]
             line = {"id": document.id, "text": document.text, "mentions": mentions}
             stream.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def list_candidates(
+    benchmarks: Sequence[Path], options: ReadOptions, table: Path | None, max_candidates: int, output: Path
+) -> int:
+    """Writes the titles of all candidates of some benchmarks, sorted, one a line. Returns their number.
+
+    Args:
+        table: A candidate table whose candidates take the place of the benchmarks' own.
+    """
+    opened = CandidateTable(table) if table is not None else None
+    titles: set[str] = set()
+    for path in benchmarks:
+        collection = read_benchmark(path, options)
+        if opened is not None:
+            collection = with_table_candidates(collection, opened, max_candidates)
+        for document in collection.documents:
+            for mention in document.mentions:
+                titles.update(candidate.title for candidate in mention.candidates[:max_candidates])
+    if not titles:
+        raise UserError(f"{', '.join(map(str, benchmarks))}: no mention has candidates; give --candidates")
+    with replace_file(output, "w") as stream:
+        stream.writelines(title + "\n" for title in sorted(titles))
+    return len(titles)

@@ -123,7 +123,7 @@ def _write_tables(store: PageStore, work: Path, options: CandidateOptions) -> No
                 f"{store.folder}: no link leads to a page of the store; for a partial dump use --allow-missing-pages"
             )
         entities = database.sql("SELECT title FROM entities ORDER BY id").to_arrow_reader(_ROWS_A_FETCH)
-        _write_batches(work / ENTITIES_FILE, _ENTITY_SCHEMA, entities)
+        write_batches(work / ENTITIES_FILE, _ENTITY_SCHEMA, entities)
         rows = database.sql(
             """
             WITH merged AS (
@@ -146,7 +146,7 @@ def _write_tables(store: PageStore, work: Path, options: CandidateOptions) -> No
             """,
             params=[options.max_candidates],
         )
-        _write_batches(work / ANCHORS_FILE, ANCHOR_SCHEMA, rows.to_arrow_reader(_ROWS_A_FETCH))
+        write_batches(work / ANCHORS_FILE, ANCHOR_SCHEMA, rows.to_arrow_reader(_ROWS_A_FETCH))
 
 
 def _add_functions(database: Any, options: CandidateOptions) -> None:
@@ -308,7 +308,7 @@ def _merge_forms(database: Any, options: CandidateOptions) -> None:
     )
 
 
-def _write_batches(path: Path, schema: pa.Schema, batches: Any) -> None:
+def write_batches(path: Path, schema: pa.Schema, batches: Any) -> None:
     """Writes record batches as an Arrow file, whole or not at all, in batches of equal size."""
 
     def flush(writer: Any, parts: list[pa.RecordBatch]) -> None:

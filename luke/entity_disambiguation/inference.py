@@ -160,7 +160,7 @@ class Disambiguator:
 def _spread(states: Sequence[tuple[Window, Ints]], asked: Sequence[Ints], flat: Any) -> list[Floats]:
     results, place = [], 0
     for (window, _), mentions in zip(states, asked, strict=True):
-        table = np.full(window.candidate_ids.shape, -np.inf)
+        table: Any = np.full(window.candidate_ids.shape, -np.inf)
         table[mentions] = flat[place : place + len(mentions), : table.shape[1]]
         place += len(mentions)
         results.append(table)
