@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 from transformers import LukeConfig
 
-from luke.artifacts import StagedFolder, fingerprint_file, fingerprint_folder
+from luke.artifacts import METADATA_FILE, StagedFolder, fingerprint_file, fingerprint_folder
 from luke.backbones import BERT, luke_config, read_tensors, shift_positions
 from luke.entity_disambiguation.decoding import MASK_ID
 from luke.entity_disambiguation.model import KIND, TOKENIZER_FOLDER, VOCAB_FILE, LukeForEntityDisambiguation
@@ -79,6 +79,29 @@ def convert_checkpoint(
         parts = DisambiguationParts(_model(source), words, EntityVocab(source.entity_vocab))
         save_parts(parts, folder.work)
         folder.finish(counts={"entities": len(parts.vocab), "words": parts.model.config.vocab_size})
+
+
+def load_parts(source: Path) -> DisambiguationParts:
+    """A model folder, a checkpoint, or a run's folder, ready to use or to train further.
+
+    Raises:
+        UserError: it is none of these.
+    """
+    if (source / VOCAB_FILE).exists() and (source / METADATA_FILE).exists() and read_kind(source) == KIND:
+        model = LukeForEntityDisambiguation.from_pretrained(source)
+        return DisambiguationParts(model, load_tokenizer(source / TOKENIZER_FOLDER), EntityVocab(source / VOCAB_FILE))
+    checkpoint = read_checkpoint(source)
+    return DisambiguationParts(
+        _model(checkpoint), load_tokenizer(checkpoint.tokenizer), EntityVocab(checkpoint.entity_vocab)
+    )
+
+
+def read_kind(folder: Path) -> str:
+    """What kind of artifact a folder says that it is; empty if it says nothing."""
+    try:
+        return str(json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))["kind"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _fingerprint(path: Path) -> str:

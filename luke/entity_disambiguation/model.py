@@ -14,7 +14,7 @@ from transformers import LukeConfig
 
 from luke.backbones import read_tensors
 from luke.errors import UserError
-from luke.model import EntityPredictionHead, LukeModel, PackedBatch
+from luke.model import EntityTransform, LukeModel, PackedBatch, TiedDecoder
 from luke.tensors import save_tensors
 
 KIND = "entity-disambiguation-model"
@@ -50,6 +50,30 @@ class CandidateBatch:
         return type(self)(**moved)
 
 
+class CandidateDecoder(TiedDecoder):
+    """Logits of candidates alone from the entity table. A module of its own for the same reason as its parent."""
+
+    def forward(self, features: Tensor, candidate_ids: Tensor, bias: Tensor) -> Tensor:  # type: ignore[override]
+        """(K, D), (K, C), (U,) -> (K, C)."""
+        rows = F.embedding(candidate_ids, self.weight)
+        return torch.bmm(rows, features[:, :, None].to(rows.dtype)).squeeze(-1) + bias[candidate_ids]
+
+
+class CandidateHead(nn.Module):
+    """The entity head of pretraining, under the same names, over candidates."""
+
+    def __init__(self, config: LukeConfig) -> None:
+        super().__init__()
+        self.transform = EntityTransform(config)
+        self.decoder = CandidateDecoder()
+        self.bias = nn.Parameter(torch.zeros(config.entity_vocab_size))
+
+    def forward(self, hidden: Tensor, candidate_ids: Tensor) -> Tensor:
+        """(K, H), (K, C) -> fp32 (K, C), -inf where there is no candidate."""
+        logits: Tensor = self.decoder(self.transform(hidden), candidate_ids, self.bias)
+        return logits.float().masked_fill(candidate_ids == 0, float("-inf"))
+
+
 class LukeForEntityDisambiguation(nn.Module):
     """Scores the candidates of masked mentions (Yamada et al. 2022, section 3)."""
 
@@ -57,17 +81,14 @@ class LukeForEntityDisambiguation(nn.Module):
         super().__init__()
         self.config = config
         self.luke = LukeModel(config)
-        self.entity_predictions = EntityPredictionHead(config)
+        self.entity_predictions = CandidateHead(config)
         self.entity_predictions.decoder.tie(self.luke.entity_embeddings.entity_embeddings)
 
     def logits(self, batch: CandidateBatch) -> Tensor:
         """fp32 (K, C): one logit a candidate, -inf where there is none. Rows of other entities are not touched."""
         hidden = self.luke(batch.packed).index_select(0, batch.mention_index)
-        features = self.entity_predictions.transform(hidden)
-        rows = F.embedding(batch.candidate_ids, self.entity_predictions.decoder.weight)
-        logits = torch.bmm(rows, features[:, :, None].to(rows.dtype)).squeeze(-1)
-        logits = logits + self.entity_predictions.bias[batch.candidate_ids]
-        return logits.float().masked_fill(batch.candidate_ids == 0, float("-inf"))
+        logits: Tensor = self.entity_predictions(hidden, batch.candidate_ids)
+        return logits
 
     def forward(self, batch: CandidateBatch) -> dict[str, Tensor]:
         """Sums over the labels: ``masked_entity_loss`` (cross entropy over candidates), ``masked_entity_correct``."""
