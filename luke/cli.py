@@ -21,6 +21,11 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "pretrain": ("pretrain", "pretraining dataset -> checkpoints"),
     "evaluate-pretraining": ("evaluate_pretraining", "checkpoint + held-out items -> loss and accuracy"),
     "convert-luke-to-huggingface-model": ("convert", "checkpoint -> a folder that transformers loads"),
+    "build-candidates": ("build_candidates", "page store -> candidate table for entity disambiguation"),
+    "convert-checkpoint": ("convert_checkpoint", "checkpoint -> a model for entity disambiguation"),
+    "list-candidates": ("list_candidates", "benchmarks -> the titles of their candidates, a white list"),
+    "evaluate-ed": ("evaluate_ed", "model + benchmarks -> F1, accuracy, baselines, a page of links"),
+    "link": ("link", "text -> entities"),
     "pretraining-report": ("pretraining_report", "runs + evaluations -> table, report.html, report.json"),
 }
 

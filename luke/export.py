@@ -98,10 +98,7 @@ def convert_checkpoint(
     Raises:
         UserError: a file is missing or damaged, or they do not belong together.
     """
-    if (checkpoint / MODEL_FILE).exists() or list_checkpoints(checkpoint):
-        source = _read_checkpoint(checkpoint, tokenizer, entity_vocab)
-    else:
-        source = _read_public_checkpoint(checkpoint, tokenizer, metadata, entity_vocab)
+    source = read_checkpoint(checkpoint, tokenizer, metadata, entity_vocab)
     if entity_aware_attention_default is None:
         entity_aware_attention_default = bool(source.config.use_entity_aware_attention)
     export_huggingface_model(
@@ -397,6 +394,19 @@ def _entity_vocabulary(
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def read_checkpoint(
+    checkpoint: Path, tokenizer: str | None = None, metadata: Path | None = None, entity_vocab: Path | None = None
+) -> Checkpoint:
+    """A pretrained model of this project or of the public code; arguments as in `convert_checkpoint`.
+
+    Raises:
+        UserError: a file is missing or damaged, or they do not belong together.
+    """
+    if (checkpoint / MODEL_FILE).exists() or list_checkpoints(checkpoint):
+        return _read_checkpoint(checkpoint, tokenizer, entity_vocab)
+    return _read_public_checkpoint(checkpoint, tokenizer, metadata, entity_vocab)
 
 
 def _read_checkpoint(checkpoint: Path, tokenizer: str | None, entity_vocab: Path | None) -> Checkpoint:

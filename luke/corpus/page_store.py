@@ -126,6 +126,10 @@ class PageStore:
         language: str | None = self.metadata.get("language")
         return language
 
+    def titles(self) -> list[str]:
+        """The titles of all pages."""
+        return [title for file in self.page_files for title in pq.read_table(file, columns=["title"])["title"].to_pylist()]
+
     def redirects(self) -> dict[str, str]:
         """Source title -> the title that it finally leads to."""
         table = pq.read_table(self.redirects_file)
