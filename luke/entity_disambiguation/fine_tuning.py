@@ -111,8 +111,7 @@ class _Run:
         self.total_steps = min(total_steps, options.max_train_steps or total_steps)
         self.is_whole = self.total_steps == total_steps
         self.plan = _plan(options, file)
-        if processes.rank == 0:
-            _check_output_dir(options.output_dir, self.plan)
+        processes.on_first(lambda: _check_output_dir(options.output_dir, self.plan))
         start = checkpoints.newest_valid(options.output_dir)
         self.step = int(checkpoints.read_metadata(start, checkpoints.KIND)["step"]) if start else 0
         self.is_finished = self.step >= self.total_steps and (
@@ -162,9 +161,7 @@ class _Run:
     def train(self) -> None:
         """Trains until the last step, or a stop signal; saves after each epoch and at the end."""
         options = self.options
-        if self.processes.rank == 0:
-            _claim_output_dir(options.output_dir, self.plan)
-        self.processes.barrier()
+        self.processes.on_first(lambda: _claim_output_dir(options.output_dir, self.plan))
         previous = signal.signal(signal.SIGTERM, self._stop)
         log = RunLog(
             options.worker_log_dir,
@@ -189,7 +186,7 @@ class _Run:
         finally:
             signal.signal(signal.SIGTERM, previous)
         if self.step == self.total_steps and self.is_whole:
-            self._write_model()
+            self.processes.on_first(self._write_model)
         elif self.is_whole:
             logger.info("stopped at step %d of %d; start the same command again to continue", self.step, self.total_steps)
 
@@ -199,7 +196,6 @@ class _Run:
     def _train_step(self) -> dict[str, float]:
         """One optimizer step and its figures; none, with nothing done, if any process was told to stop."""
         begin = time.perf_counter()
-        learning_rate = self.engine.learning_rate
         batches = self.steps[self.step]
         labels = [cast(Tensor, batch.labels).numel() for batch in batches]
         mentions, stop = self.processes.sum(torch.tensor([sum(labels), int(self.stopping)])).tolist()
@@ -211,7 +207,7 @@ class _Run:
         for number, batch in enumerate(batches):
             torch.manual_seed(int(fingerprint_value([*seed, number])[:15], 16))
             moved = cast(PackedBatch, batch.to(self.processes.device))
-            figures = self.engine.forward_backward(moved, {"masked_entity_loss": 1 / max(1, mentions)})
+            figures = self.engine.forward_backward(moved, {"masked_entity": 1 / max(1, mentions)})
             sums[:2] += torch.stack([figures["masked_entity_loss"], figures["masked_entity_correct"]]).double().cpu()
             sums[2] += batch.packed.word_ids.numel()
         self.engine.step()
@@ -220,7 +216,7 @@ class _Run:
         return {
             "loss": loss / mentions,
             "masked_entity_accuracy": correct / mentions,
-            "learning_rate": learning_rate,
+            "learning_rate": self.engine.learning_rate,
             "grad_norm": self.engine.grad_norm,
             "tokens_per_second": words / seconds,
             "entities_per_second": mentions / seconds,
@@ -231,36 +227,35 @@ class _Run:
     def _save(self) -> None:
         """Writes a checkpoint. All processes take part; process 0 writes."""
         weights, moments = dict(self.engine.weights()), dict(self.engine.moments())
-        if self.processes.rank == 0:
-            folder = checkpoints.checkpoint_folder(self.options.output_dir, self.step)
-            companions = [self.options.output_dir / name for name in ("tokenizer", "entity_vocab.jsonl")]
-            self.parts.tokenizer.save(companions[0])
-            self.parts.vocab.save(companions[1])
-            writer = checkpoints.CheckpointWriter(folder, self.parts.model.config.to_dict(), companions)
-            writer.write(
-                weights,
-                moments,
-                self.plan,
-                step=self.step,
-                total_steps=self.total_steps,
-                tokenizer_fingerprint=tokenizer_fingerprint(self.parts.tokenizer),
-                entity_vocab_fingerprint=self.parts.vocab.fingerprint,
-            )
-            logger.info("saved %s", folder)
-        self.processes.barrier()
+        self.processes.on_first(lambda: self._write_checkpoint(weights, moments))
+
+    def _write_checkpoint(self, weights: dict[str, Tensor], moments: dict[str, Tensor]) -> None:
+        folder = checkpoints.checkpoint_folder(self.options.output_dir, self.step)
+        companions = [self.options.output_dir / name for name in ("tokenizer", "entity_vocab.jsonl")]
+        self.parts.tokenizer.save(companions[0])
+        self.parts.vocab.save(companions[1])
+        writer = checkpoints.CheckpointWriter(folder, self.parts.model.config.to_dict(), companions)
+        writer.write(
+            weights,
+            moments,
+            self.plan,
+            step=self.step,
+            total_steps=self.total_steps,
+            tokenizer_fingerprint=tokenizer_fingerprint(self.parts.tokenizer),
+            entity_vocab_fingerprint=self.parts.vocab.fingerprint,
+        )
+        logger.info("saved %s", folder)
 
     def _write_model(self) -> None:
         """The last checkpoint as a model folder."""
-        if self.processes.rank == 0:
-            last = checkpoints.checkpoint_folder(self.options.output_dir, self.step)
-            self.parts.model.load_weights(checkpoints.load_weights(last), str(last))
-            output = self.options.output_dir / MODEL_FOLDER
-            with StagedFolder(output, MODEL_KIND, self.plan) as folder:
-                if not folder.done:
-                    save_parts(self.parts, folder.work)
-                    folder.finish(counts={"entities": len(self.parts.vocab)})
-            logger.info("%s: the fine-tuned model", output)
-        self.processes.barrier()
+        last = checkpoints.checkpoint_folder(self.options.output_dir, self.step)
+        self.parts.model.load_weights(checkpoints.load_weights(last), str(last))
+        output = self.options.output_dir / MODEL_FOLDER
+        with StagedFolder(output, MODEL_KIND, self.plan) as folder:
+            if not folder.done:
+                save_parts(self.parts, folder.work)
+                folder.finish(counts={"entities": len(self.parts.vocab)})
+        logger.info("%s: the fine-tuned model", output)
 
 
 def _settings(

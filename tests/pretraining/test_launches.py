@@ -10,6 +10,7 @@ from .runs import ROOT, arguments, bad, environment, free_port, losses, luke, me
 SHIPPED = sorted((ROOT / "pretraining_config").glob("*.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", SHIPPED, ids=lambda path: path.stem)
 def test_a_shipped_configuration_trains(work: Path, config: Path) -> None:
     output = work / config.stem

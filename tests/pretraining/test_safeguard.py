@@ -42,7 +42,7 @@ def test_a_ruined_run_stops_with_the_state_before_and_names_the_items(work: Path
     assert [folder.name for folder in (output / "checkpoints").iterdir()] == [f"step{step - 1:08d}"]
 
 
-@pytest.mark.parametrize("zero_stage", [0, 1, 3])
+@pytest.mark.parametrize("zero_stage", [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)])
 def test_skipping_leaves_the_step_out_and_goes_on(work: Path, zero_stage: int) -> None:
     """At a small rate the loss is the items' own: steps dearer than the median are left out, and nothing else."""
     overrides = ("scheduler.params.warmup_max_lr=1e-7", f"zero_optimization.stage={zero_stage}")

@@ -79,6 +79,7 @@ def soak(work: Path, output: Path, kills: int, seed: int) -> int:
     return torn
 
 
+@pytest.mark.slow
 def test_a_run_killed_now_and_then_ends_bit_for_bit_like_one_undisturbed(work: Path) -> None:
     soak(work, work / "soaked", kills=2, seed=0)
 
