@@ -6,6 +6,7 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -63,10 +64,10 @@ class RunLog:
             self._progress.__enter__()
         return self
 
-    def write(self, metrics: dict[str, float], steps: int) -> None:
-        """Logs the figures of the last ``steps`` steps."""
+    def write(self, metrics: dict[str, float], steps: int, own: Mapping[str, float] | None = None) -> None:
+        """Logs the figures of the last ``steps`` steps, in this process's log with what is its ``own``."""
         step = int(metrics["step"])
-        line = " ".join(f"{name}={_short(value)}" for name, value in metrics.items())
+        line = " ".join(f"{name}={_short(value)}" for name, value in {**metrics, **(own or {})}.items())
         self._handler.emit(logging.makeLogRecord({"msg": line, "created": time.time(), "levelno": logging.INFO}))
         if self._progress:
             print(json.dumps(metrics), file=self._metrics, flush=True)

@@ -1,7 +1,8 @@
 """The figures of the steps between two log lines."""
 
+import contextlib
 import time
-from types import TracebackType
+from collections.abc import Iterator
 
 import torch
 
@@ -15,23 +16,23 @@ class Meter:
 
     def __init__(self, processes: Processes) -> None:
         self.processes, self.steps = processes, 0
-        self._start, self._waited = time.perf_counter(), 0.0
+        self._start, self._waited, self._computed_for = time.perf_counter(), 0.0, 0.0
         self._figures: dict[str, float] = {}
         self._words = self._entities = self._computed = 0
 
-    class _Wait:
-        def __init__(self, meter: "Meter") -> None:
-            self.meter = meter
-
-        def __enter__(self) -> None:
-            self.begin = time.perf_counter()
-
-        def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
-            self.meter._waited += time.perf_counter() - self.begin
-
-    def waiting(self) -> "Meter._Wait":
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
         """Times what happens inside as waiting for data."""
-        return self._Wait(self)
+        begin = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - begin
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Times what happens inside as this process's own work, for which no other process is waited for."""
+        begin = time.perf_counter()
+        yield
+        self._computed_for += time.perf_counter() - begin
 
     def add(self, figures: dict[str, float], micro_batches: list[PackedBatch]) -> None:
         """Adds a step: losses and accuracies over all processes, and what this process ran."""
@@ -62,3 +63,9 @@ class Meter:
             "seconds_per_step": seconds / self.steps,
             "memory_gib": memory_gib(self.processes.device),
         }
+
+    def read_own(self) -> dict[str, float]:
+        """What is this process's own, which tells the one that the others wait for: seconds of a step spent on forward and
+        backward passes, and the share of its time waited for data."""
+        seconds = time.perf_counter() - self._start
+        return {"own_seconds_per_step": self._computed_for / self.steps, "own_data_wait_share": self._waited / seconds}

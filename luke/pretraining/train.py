@@ -174,8 +174,9 @@ class Training:
             self.step += 1
             last = self.step == self.run_.total_steps
             if meter.steps and (self.step % options.log_interval_steps == 0 or last):
+                own = meter.read_own()
                 figures = meter.read(self.step, self.engine)
-                log.write(figures, meter.steps)
+                log.write(figures, meter.steps, own)
                 self.engine.write_monitors(figures, self.step)
                 meter = Meter(self.processes)
             if options.eval_interval_steps and self.step % options.eval_interval_steps == 0:
@@ -194,6 +195,13 @@ class Training:
         if stop:
             return True
         step_weights = global_weights(dict(zip(TARGETS, totals, strict=True)))
+        with meter.computing():
+            figures = self._forward_backward(batch, step_weights)
+        self._apply(batch, self._reduced(figures), meter, log)
+        return False
+
+    def _forward_backward(self, batch: StepBatches, step_weights: dict[str, float]) -> dict[str, torch.Tensor]:
+        """Adds up the gradients of this process's micro batches; its share of each loss and accuracy, on the CPU."""
         figures: dict[str, torch.Tensor] = {}
         for number, micro_batch in enumerate(batch.micro_batches):
             self._seed_dropout(number)
@@ -203,8 +211,8 @@ class Training:
                 kind, is_loss = name.rsplit("_", 1)[0], name.endswith("_loss")
                 weighted = value * (weights if is_loss else step_weights)[kind]
                 figures[name] = figures[name] + weighted if name in figures else weighted
-        self._apply(batch, self._reduced(figures), meter, log)
-        return False
+        values = torch.stack([value.double() for value in figures.values()]).cpu()
+        return dict(zip(figures, values, strict=True))
 
     def _seed_dropout(self, micro_batch: int) -> None:
         """Dropout is a function of (seed, step, process, micro batch) too, so that a resumed run repeats it."""
@@ -217,8 +225,8 @@ class Training:
         return micro_batch_weights(batch, num_micro_batches * self.processes.data_world_size)
 
     def _reduced(self, figures: dict[str, torch.Tensor]) -> dict[str, float]:
-        """Losses and accuracies of a step over all processes: the one place where a step waits for the device."""
-        local = torch.stack([value.double() for value in figures.values()])
+        """Losses and accuracies of a step over all processes."""
+        local = torch.stack(list(figures.values()))
         names = [name.replace("_correct", "_accuracy") for name in figures]
         return dict(zip(names, self.processes.sum(local).tolist(), strict=True))
 

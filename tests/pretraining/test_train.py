@@ -31,7 +31,7 @@ def test_a_run_learns_and_leaves_what_it_should(work: Path, reference: Path) -> 
     assert wanted <= metrics(reference)[0].keys()
     assert all(entry["grad_norm"] > 0 and entry["memory_gib"] > 0.05 for entry in metrics(reference))
     log = (work / "reference_logs" / "worker_0.log").read_text()
-    assert all(f"{name}=" in log for name in wanted) and "step=12 " in log
+    assert all(f"{name}=" in log for name in (*wanted, "own_seconds_per_step", "own_data_wait_share")) and "step=12 " in log
     assert list((reference / "tensorboard").glob("events*"))
     config = json.loads((list_checkpoints(reference)[0] / "config.json").read_text())
     assert config["model_type"] == "luke" and config["entity_vocab_size"] == ENTITIES
