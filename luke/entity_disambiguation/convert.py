@@ -30,7 +30,7 @@ _WORD_POSITIONS, _ENTITY_POSITIONS = (
     _ENTITY_PARTS + "position_embeddings.weight",
 )
 _ENTITY_BIAS = "entity_predictions.bias"
-_LEFT_BEHIND = ("lm_head.", "cls.", "cls_entity_predictions.", "entity_predictions.decoder.", "luke.pooler.")
+_LEFT_BEHIND = ("lm_head.", "cls.", "cls_entity_predictions.", "entity_predictions.decoder.")
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 RUN_KIND = "entity-disambiguation-fine-tuning"
 MODEL_FOLDER = "model"
 _WARMUP_SHARE = 0.1
-_FROZEN = ("luke.entity_embeddings.entity_embeddings.", "entity_predictions.bias", "luke.pooler.")
+_FROZEN = ("luke.entity_embeddings.entity_embeddings.", "entity_predictions.bias")
 
 
 @dataclass(frozen=True)

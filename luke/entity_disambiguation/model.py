@@ -81,6 +81,7 @@ class LukeForEntityDisambiguation(nn.Module):
         super().__init__()
         self.config = config
         self.luke = LukeModel(config)
+        del self.luke.pooler  # of no use here: it would be random
         self.entity_predictions = CandidateHead(config)
         self.entity_predictions.decoder.tie(self.luke.entity_embeddings.entity_embeddings)
 
@@ -120,7 +121,7 @@ class LukeForEntityDisambiguation(nn.Module):
         return model.eval()
 
     def load_weights(self, weights: dict[str, Tensor], source: str) -> None:
-        """Loads named weights; heads of pretraining among them are left aside, a missing pooler is not missed.
+        """Loads named weights; heads of pretraining and the pooler among them are left aside.
 
         Raises:
             UserError: a weight is missing or has another shape.
@@ -130,7 +131,7 @@ class LukeForEntityDisambiguation(nn.Module):
             if name in own and own[name].shape != value.shape:
                 raise UserError(f"{source}: {name} is {tuple(value.shape)}, but the model's is {tuple(own[name].shape)}")
         missing, _ = self.load_state_dict(weights, strict=False)
-        lacking = [name for name in missing if name != _TIED and not name.startswith("luke.pooler.")]
+        lacking = [name for name in missing if name != _TIED]
         if lacking:
             raise UserError(f"{source}: lacks {len(lacking)} parameters of the model, such as {lacking[0]}")
         self.entity_predictions.decoder.tie(self.luke.entity_embeddings.entity_embeddings)

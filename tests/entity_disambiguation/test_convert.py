@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "convert"
 
 def write_public_model(folder: Path, disambiguator: Disambiguator, *, old: bool) -> None:
     """The same model as the public code would save it: positions from 0, the embedding of [MASK] apart."""
-    state = {name: value.clone() for name, value in disambiguator.model.state_dict().items() if "pooler" not in name}
+    state = {name: value.clone() for name, value in disambiguator.model.state_dict().items()}
     state["luke.embeddings.position_ids"] = torch.arange(64)[None]
     word_positions = "luke.embeddings.position_embeddings.weight"
     entity_positions = "luke.entity_embeddings.position_embeddings.weight"

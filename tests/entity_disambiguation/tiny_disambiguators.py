@@ -52,7 +52,7 @@ def make_disambiguator(folder: Path, seed: int = 0, **sizes: Any) -> Disambiguat
     torch.manual_seed(seed)
     model = LukeForEntityDisambiguation(config)
     for parameter in model.parameters():
-        parameter.data += torch.randn_like(parameter) * 0.3
+        parameter.data.normal_(std=0.6)
     return Disambiguator(model, tokenizer, vocab)
 
 
