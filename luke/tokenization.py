@@ -142,6 +142,16 @@ class LinkedTextTokenizer:
         self.unk_id = self.vocab[self._roles["unk"]] if "unk" in self._roles else None
         self._cache = _WordCache()
 
+    @property
+    def description(self) -> str:
+        """The content of its ``tokenizer.json``."""
+        return self._description
+
+    @property
+    def special_tokens(self) -> list[str]:
+        """The tokens that play a role: [CLS], [SEP], [PAD], [MASK] and, if there is one, [UNK]."""
+        return list(self._roles.values())
+
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._description, self._config, self.source)
 
