@@ -83,6 +83,7 @@ def metrics(folder: Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_guides_lines_to_completion(work: Path) -> None:
     missing = run(STAGE2, work, *SMALL, processes=1)
     assert missing.returncode != 0 and "stage1.json first" in missing.stderr and "Traceback (most" not in missing.stderr
