@@ -273,6 +273,12 @@ def load_backbone(folder_or_name: str | Path) -> Backbone:
     return Backbone(source, family, config, weights, prefixes[0], has_head)
 
 
+def base_luke_config(folder_or_name: str | Path, entity_vocab_size: int, entity_emb_size: int) -> LukeConfig:
+    """The configuration of a LUKE on a base, whose weights are not read; errors as in `load_backbone`."""
+    config, family = _read_config(str(folder_or_name))
+    return luke_config(config, family, entity_vocab_size, entity_emb_size)
+
+
 def _read_config(source: str) -> tuple[Mapping[str, Any], Family]:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig

@@ -18,6 +18,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "build-entity-vocab": ("build_entity_vocab", "page store -> entity vocabulary"),
     "build-wikipedia-pretraining-dataset": ("build_dataset", "page store + vocabulary -> pretraining dataset"),
     "compute-total-training-steps": ("compute_total_training_steps", "dataset, batch size, epochs -> steps"),
+    "plan": ("plan", "base + configuration + GPU -> what fits into its memory"),
     "pretrain": ("pretrain", "pretraining dataset -> checkpoints"),
     "evaluate-pretraining": ("evaluate_pretraining", "checkpoint + held-out items -> loss and accuracy"),
     "convert-luke-to-huggingface-model": ("convert", "checkpoint -> a folder that transformers loads"),

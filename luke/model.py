@@ -25,7 +25,7 @@ from luke.dropout import Dropout
 
 # Rows of logits computed at a time: bounds the memory of a head (1024 x 500K x 4 bytes = 2 GB) while the dense gradient
 # of the decoder is still written once for many rows.
-_HEAD_ROWS = 1024
+HEAD_ROWS = 1024
 
 
 @dataclass
@@ -314,7 +314,7 @@ class TiedDecoder(nn.Module):
         """
         loss = features.new_zeros((), dtype=torch.float32)
         correct = features.new_zeros((), dtype=torch.float32)
-        for rows, row_labels in zip(features.split(_HEAD_ROWS), labels.split(_HEAD_ROWS), strict=True):
+        for rows, row_labels in zip(features.split(HEAD_ROWS), labels.split(HEAD_ROWS), strict=True):
             logits = F.linear(rows, self.weight, bias)
             loss = loss + F.cross_entropy(logits.float(), row_labels, reduction="sum")
             correct = correct + (logits.detach().argmax(-1) == row_labels).sum()

@@ -274,7 +274,7 @@ def test_head_splits_rows_without_changing_the_loss(monkeypatch: pytest.MonkeyPa
     model = LukeForPretraining(tiny_config())
     batch, _ = random_batch(model.config, [(50, 8), (40, 8)])
     whole = model(batch)
-    monkeypatch.setattr("luke.model._HEAD_ROWS", 7)
+    monkeypatch.setattr("luke.model.HEAD_ROWS", 7)
     for name, value in model(batch).items():
         torch.testing.assert_close(value, whole[name])
 

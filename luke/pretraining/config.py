@@ -212,7 +212,12 @@ def _check_keys(block: Mapping[str, Any], known: Sequence[str], where: str) -> N
 
 
 def resolve_deepspeed(
-    file: Mapping[str, Any], where: str, world_size: int, total_steps: int | None, on_cpu: bool
+    file: Mapping[str, Any],
+    where: str,
+    world_size: int,
+    total_steps: int | None,
+    on_cpu: bool,
+    micro_batch_limit: int = 4,
 ) -> DeepSpeedSettings:
     """Checks a DeepSpeed configuration and fills in what is ``"auto"``.
 
@@ -222,12 +227,13 @@ def resolve_deepspeed(
         world_size: Number of training processes.
         total_steps: Steps of the run, for ``"total_num_steps": "auto"``.
         on_cpu: There is no GPU: fp16 is refused.
+        micro_batch_limit: What ``"train_micro_batch_size_per_gpu": "auto"`` may not exceed.
     """
     config: dict[str, Any] = json.loads(json.dumps(file))
     checkpointing = _take(config, "gradient_checkpointing", False, bool, where)
     num_workers = _take(config, "num_workers", 1, int, where)
     shards = _resolve_tensor_parallel(config, world_size, where)
-    batch, micro = _resolve_batch(config, world_size // shards, where)
+    batch, micro = _resolve_batch(config, world_size // shards, where, micro_batch_limit)
     if on_cpu and _enabled(config, "fp16"):
         raise UserError(f'{where}: fp16 does not run on a CPU; use "bf16": {{"enabled": true}} instead')
     if _enabled(config, "fp16") and _enabled(config, "bf16"):
@@ -254,7 +260,12 @@ def _enabled(config: Mapping[str, Any], block: str) -> bool:
     return bool(config.get(block, {}).get("enabled", False))
 
 
-def _resolve_batch(config: Mapping[str, Any], world_size: int, where: str) -> tuple[int, int]:
+def has_auto_micro_batch(file: Mapping[str, Any]) -> bool:
+    """Whether the micro batch is to be found: it, and what would give it, are left out or "auto"."""
+    return all(file.get(key) in (None, "auto") for key in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"))
+
+
+def _resolve_batch(config: Mapping[str, Any], world_size: int, where: str, limit: int) -> tuple[int, int]:
     values = {key: None if config.get(key) == "auto" else config.get(key) for key in _BATCH_KEYS}
     for key, value in values.items():
         if value is not None and (type(value) is not int or value <= 0):
@@ -265,7 +276,7 @@ def _resolve_batch(config: Mapping[str, Any], world_size: int, where: str) -> tu
     if batch is None:
         batch = (micro or 0) * (accumulation or 0) * world_size
     if micro is None:
-        micro = batch // (world_size * accumulation) if accumulation else max(1, min(4, batch // world_size))
+        micro = batch // (world_size * accumulation) if accumulation else _largest_divisor(batch // world_size, limit)
     if micro <= 0 or batch % (micro * world_size):
         fitting = [size for size in range(1, batch + 1) if batch % (size * world_size) == 0]
         advice = (
@@ -311,6 +322,11 @@ def _resolve_tensor_parallel(config: dict[str, Any], world_size: int, where: str
     if not zero.get("stage"):
         zero["stage"] = 1  # the gradient's norm over shards is a ZeRO optimizer's
     return size
+
+
+def _largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of ``number`` up to ``limit``; 1 of 0, which the caller then finds not to fit."""
+    return max((n for n in range(1, min(number, limit) + 1) if number % n == 0), default=1)
 
 
 def _few(numbers: Sequence[int], near: int) -> str:

@@ -16,12 +16,14 @@ from luke.pretraining.batching import StepLoader
 from luke.pretraining.config import (
     DeepSpeedSettings,
     PretrainingOptions,
+    has_auto_micro_batch,
     read_deepspeed_file,
     resolve_deepspeed,
     total_training_steps,
 )
 from luke.pretraining.dataset import PART_NAMES, PretrainingDataset, SampleOrder, open_datasets
 from luke.pretraining.masking import Masker, WordVocab
+from luke.pretraining.planner import micro_batch_limit
 
 RUN_KIND = "pretraining-run"
 _LOCK_SECONDS = 60.0
@@ -96,7 +98,11 @@ def prepare(options: PretrainingOptions, world_size: int, on_cpu: bool) -> Run:
     probe = resolve_deepspeed(file, where, world_size, None if _is_auto(file) else 1 << 62, on_cpu)
     items = sum(len(dataset) for dataset in datasets)
     total_steps = total_training_steps(items, probe.train_batch_size, options.num_epochs)
-    settings = resolve_deepspeed(file, where, world_size, total_steps, on_cpu)
+    limit = probe.micro_batch_size
+    if has_auto_micro_batch(file):
+        max_length = max(int(dataset.metadata["max_seq_length"]) for dataset in datasets)
+        limit = micro_batch_limit(options, probe, datasets[0], world_size, max_length)
+    settings = resolve_deepspeed(file, where, world_size, total_steps, on_cpu, limit)
     tokenizer = load_tokenizer(datasets[0].folder / "tokenizer")
     words = WordVocab(tokenizer.word_start_mask(), tokenizer.special_token_mask(), tokenizer.mask_id)
     return Run(

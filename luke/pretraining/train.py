@@ -33,7 +33,7 @@ from luke.pretraining.initialization import InitialModel, initial_model, set_tra
 from luke.pretraining.launcher import stop_with_launcher
 from luke.pretraining.logs import RunLog, quiet_libraries
 from luke.pretraining.losses import TARGETS, global_weights, micro_batch_weights, target_counts
-from luke.pretraining.memory import describe_memory, estimate_memory
+from luke.pretraining.memory import describe_memory, estimate_memory, out_of_memory_advice
 from luke.pretraining.meter import Meter
 from luke.pretraining.run_plan import Run, Start, check_output_dir, claim_output_dir, find_start, prepare
 from luke.pretraining.safeguard import LossGuard, write_bad_step
@@ -99,6 +99,11 @@ def _ignore_stop_signal(_: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
+def _is_out_of_memory(error: Exception) -> bool:
+    """Of a GPU, or of the machine (of which torch says so in words only)."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
+
+
 class Training:
     """A run in progress, in one process."""
 
@@ -134,6 +139,8 @@ class Training:
         except (UserError, StoppedWorkError, OSError):
             raise
         except Exception as error:
+            if _is_out_of_memory(error):
+                raise UserError(out_of_memory_advice(run.settings, self.processes.data_world_size)) from error
             problem = str(error).partition("\n")[0] or type(error).__name__
             where = options.worker_log_dir / f"worker_{self.processes.rank}.log"
             raise StoppedWorkError(f"training stopped at step {self.step + 1}: {problem} (more in {where})") from error
