@@ -27,6 +27,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "list-candidates": ("list_candidates", "benchmarks -> the titles of their candidates, a white list"),
     "evaluate-ed": ("evaluate_ed", "model + benchmarks -> F1, accuracy, baselines, a page of links"),
     "link": ("link", "text -> entities"),
+    "serve": ("serve", "linking over HTTP"),
     "pretraining-report": ("pretraining_report", "runs + evaluations -> table, report.html, report.json"),
 }
 

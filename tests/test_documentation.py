@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import shlex
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 
 from luke.cli import luke
 from luke.commands.pretrain import command as pretrain
+from luke.entity_disambiguation.training import Places, pretraining_arguments, stage_of
 from luke.pretraining.config import read_deepspeed_file, resolve_deepspeed
 
 ROOT = Path(__file__).parents[1]
-GUIDES = ("README.md", "pretraining.md")
+GUIDES = ("README.md", "pretraining.md", "docs/entity_disambiguation.md")
 TRAIN_SCRIPT = "luke/pretraining/train.py"
+DISAMBIGUATION_SCRIPT = "examples/entity_disambiguation/train.py"
 
 
 def shell_lines(guide: str) -> list[str]:
@@ -26,7 +29,8 @@ def shell_lines(guide: str) -> list[str]:
 
 COMMANDS = sorted({(guide, line) for guide in GUIDES for line in shell_lines(guide)})
 LUKE_COMMANDS = [(guide, line) for guide, line in COMMANDS if line.startswith("luke ")]
-LAUNCHES = [(guide, line) for guide, line in COMMANDS if line.startswith("deepspeed ")]
+LAUNCHES = [(guide, line) for guide, line in COMMANDS if line.startswith("deepspeed ") and TRAIN_SCRIPT in line]
+DISAMBIGUATION_LAUNCHES = [line for _, line in COMMANDS if DISAMBIGUATION_SCRIPT in line]
 
 
 def test_guides_show_the_whole_road() -> None:
@@ -53,6 +57,22 @@ def test_launch_is_accepted(guide: str, line: str) -> None:
     file = ROOT / context.params["deepspeed_config_file"]
     settings = resolve_deepspeed(read_deepspeed_file(file), str(file), gpus * nodes, None, on_cpu=False)
     assert settings.train_batch_size == json.loads(file.read_text(encoding="utf-8"))["train_batch_size"]
+
+
+@pytest.mark.parametrize("line", DISAMBIGUATION_LAUNCHES)
+def test_disambiguation_launch_is_accepted(line: str) -> None:
+    """Its own options are taken, and what is left over belongs to pretraining or fine-tuning."""
+    script = runpy.run_path(str(ROOT / DISAMBIGUATION_SCRIPT))
+    words = shlex.split(line)
+    context = script["command"].make_context("train.py", words[words.index(DISAMBIGUATION_SCRIPT) + 1 :])
+    file = ROOT / context.params["deepspeed_config"]
+    assert read_deepspeed_file(file)["train_batch_size"] > 0
+    if context.params["fine_tune"] is None:
+        given = ["--deepspeed_config", str(file), *context.args, "--dataset-dir", "d", "--resume-checkpoint-id", "c"]
+        places = Places(Path("d"), "base", Path("runs"))
+        pretrain.make_context("train.py", pretraining_arguments(stage_of(file), places, given))
+    else:
+        script["fine_tuning"].make_context("train.py", context.args)
 
 
 @pytest.mark.parametrize("guide", [*GUIDES, "CHANGELOG.md", "docs/architecture.md"])
