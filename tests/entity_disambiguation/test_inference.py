@@ -110,7 +110,7 @@ def test_same_answers_as_the_definition(
     windows = WindowOptions(split, max_seq_length=64)
     options = InferenceOptions(mode, 3, windows, token_budget=300)
     if mode == "beam" and split == "per_mention":  # the definition takes minutes for a long document
-        documents = [document for document in documents if len(document.mentions) <= 5]
+        documents = [document for document in documents if len(document.mentions) <= 9]
     maker = WindowMaker(disambiguator.tokenizer, disambiguator.vocab, windows)
     plain = Plain(disambiguator)
     expected = []
