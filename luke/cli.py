@@ -20,6 +20,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "compute-total-training-steps": ("compute_total_training_steps", "dataset, batch size, epochs -> steps"),
     "plan": ("plan", "base + configuration + GPU -> what fits into its memory"),
     "pretrain": ("pretrain", "pretraining dataset -> checkpoints"),
+    "analyze-logs": ("analyze_logs", "the logs of a run -> speed, stragglers, what holds it up"),
     "evaluate-pretraining": ("evaluate_pretraining", "checkpoint + held-out items -> loss and accuracy"),
     "convert-luke-to-huggingface-model": ("convert", "checkpoint -> a folder that transformers loads"),
     "build-candidates": ("build_candidates", "page store -> candidate table for entity disambiguation"),
