@@ -7,10 +7,11 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 export HF_HUB_OFFLINE = 1
 export TOKENIZERS_PARALLELISM = false
 
-.PHONY: help install demo test test-slow soak lint format bench clean
+.PHONY: help install demo demo-ed test test-slow soak lint format bench clean
 
 help:
 	@echo "make demo       the whole road on a real Wikipedia excerpt, on a CPU: dump -> model -> report (demo/report/report.html)"
+	@echo "make demo-ed    entity disambiguation on the same excerpt: candidates, training, figures on held-out links"
 	@echo "make test       all tests but the long ones"
 	@echo "make test-slow  the long ones: matrices of launches"
 	@echo "make soak       ten minutes of kills at random moments; the result must be that of a run left alone"
@@ -30,6 +31,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: install
 	$(BIN)/python examples/demo/run.py
+
+demo-ed: install
+	$(BIN)/python examples/demo_ed/run.py
 
 test: install
 	$(BIN)/python -m pytest -m "not slow and not soak" tests
@@ -53,4 +57,4 @@ bench: install
 	$(BIN)/python benchmarks/training_speed.py --size mini
 
 clean:
-	rm -rf demo $(VENV)
+	rm -rf demo demo_ed $(VENV)

@@ -80,7 +80,7 @@ def test_a_live_run_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_no_logs(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no worker_<rank>.log there"):
+    with pytest.raises(UserError, match=r"no worker_<rank>\.log there"):
         read_logs(tmp_path)
     write(tmp_path, 0, ["nothing yet\n"])
     with pytest.raises(UserError, match="no step yet"):

@@ -118,6 +118,17 @@ def test_options_that_say_what_is_trained(work: Path, option: list[object], froz
         assert metrics(output)[0]["cls_entity_loss"] > 0
 
 
+def test_deepspeeds_monitors_get_the_figures(work: Path) -> None:
+    output, folder = work / "monitored", work / "csv"
+    monitor = {"enabled": True, "output_path": str(folder), "job_name": "run"}
+    done = luke(work, output, "--max-train-steps", 2, "--override", f"csv_monitor={json.dumps(monitor)}")
+    assert done.returncode == 0, done.stderr
+    (file,) = folder.rglob("*Train_loss.csv")
+    rows = [line.split(",") for line in file.read_text().splitlines()[1:]]
+    assert [int(step) for step, _ in rows] == [1, 2]
+    assert [float(loss) for _, loss in rows] == pytest.approx(losses(output), rel=1e-5)
+
+
 def test_dry_run_says_what_would_be_and_writes_nothing(work: Path) -> None:
     output = work / "dry"
     done = luke(work, output, "--fix-bert-weights", "--dry-run")
