@@ -43,7 +43,9 @@ def make_linker(
     from luke.entity_disambiguation.inference import InferenceOptions
     from luke.entity_disambiguation.linker import EntityLinker, LinkOptions
     from luke.entity_disambiguation.windows import WindowOptions
+    from luke.pretraining.allocator import keep_freed_memory
 
+    keep_freed_memory()
     windows = WindowOptions(split, language=language)
     options = LinkOptions(min_link_probability, nil_threshold, InferenceOptions(inference, windows=windows))
     return EntityLinker.from_pretrained(model, candidates, options, device)

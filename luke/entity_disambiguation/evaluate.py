@@ -13,6 +13,7 @@ from luke.entity_disambiguation.candidate_table import CandidateTable, with_tabl
 from luke.entity_disambiguation.documents import Collection
 from luke.entity_disambiguation.inference import Disambiguator, InferenceOptions, Prediction
 from luke.entity_disambiguation.metrics import figures, outcomes
+from luke.pretraining.allocator import keep_freed_memory
 
 _PERCENT = ("micro_f1", "accuracy", "macro_accuracy", "candidate_recall", "prior_accuracy")
 
@@ -37,7 +38,7 @@ class EvaluationOptions:
 
 
 def evaluate(
-    benchmarks: Sequence[Path], options: EvaluationOptions, output: Path | None, html: Path | None
+    benchmarks: Sequence[Path], options: EvaluationOptions, output: Path | None = None, html: Path | None = None
 ) -> dict[str, Any]:
     """Evaluates a model on benchmarks, and writes the figures to ``output`` (JSON) and the links to ``html``.
 
@@ -51,6 +52,7 @@ def evaluate(
     if options.candidates is not None:
         table = CandidateTable(options.candidates)
         collections = {name: with_table_candidates(found, table, limit) for name, found in collections.items()}
+    keep_freed_memory()
     disambiguator = Disambiguator.from_pretrained(options.model, options.device) if options.model else None
     results, answers = {}, {}
     for name, collection in collections.items():
