@@ -21,6 +21,9 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "pretrain": ("pretrain", "pretraining dataset -> checkpoints"),
     "evaluate-pretraining": ("evaluate_pretraining", "checkpoint + held-out items -> loss and accuracy"),
     "convert-luke-to-huggingface-model": ("convert", "checkpoint -> a folder that transformers loads"),
+    "finetune": ("finetune", "model + labelled data -> a model for a task"),
+    "evaluate": ("evaluate", "fine-tuned model + labelled data -> metrics"),
+    "predict": ("predict", "fine-tuned model + data -> JSON lines"),
     "pretraining-report": ("pretraining_report", "runs + evaluations -> table, report.html, report.json"),
 }
 
