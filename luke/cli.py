@@ -29,6 +29,9 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate-ed": ("evaluate_ed", "model + benchmarks -> F1, accuracy, baselines, a page of links"),
     "link": ("link", "text -> entities"),
     "serve": ("serve", "linking over HTTP"),
+    "finetune": ("finetune", "model + labelled data -> a model for a task"),
+    "evaluate": ("evaluate", "fine-tuned model + labelled data -> metrics"),
+    "predict": ("predict", "fine-tuned model + data -> JSON lines"),
     "pretraining-report": ("pretraining_report", "runs + evaluations -> table, report.html, report.json"),
 }
 

@@ -349,12 +349,34 @@ class LukeProcessor:
         return ids[places], token_borders, relative[places] + np.repeat(begins, counts)[:, None]
 
     def _learn(self, words: list[str]) -> None:
+        """Adds words to the cache."""
+        plain = [word for word in words if word[0] == " " and word[1:2] not in ("", " ")]
+        joined = "".join(plain)
+        # One long text is encoded many times faster than its words, if it falls apart into them again.
+        if len(plain) > 1 and not any(token in joined for token in self._added) and self._split(joined) == plain:
+            self._learn_joined(plain, joined)
+            words = [word for word in words if word not in self._cache.numbers]
         cache = self._cache
         for word, encoding in zip(words, self._backend.encode_batch(words, add_special_tokens=False), strict=True):
             cache.numbers[word] = len(cache.numbers)
             cache.ids.extend(encoding.ids)
             cache.offsets.extend(chain.from_iterable(_trim(word, *offsets) for offsets in encoding.offsets))
             cache.borders.append(len(cache.ids))
+
+    def _learn_joined(self, words: list[str], text: str) -> None:
+        cache = self._cache
+        encoding = self._backend.encode(text, add_special_tokens=False)
+        offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+        ends = np.cumsum(np.fromiter(map(len, words), np.int64, len(words)))
+        owners = np.searchsorted(ends, offsets[:, 1])
+        begins = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        # A word begins with its only space, which no token stands for.
+        relative = np.maximum(offsets - begins[owners][:, None], 1)
+        known = len(cache.numbers)
+        cache.numbers.update(zip(words, range(known, known + len(words)), strict=True))
+        cache.borders.extend((len(cache.ids) + np.cumsum(np.bincount(owners, minlength=len(words)))).tolist())
+        cache.ids.extend(encoding.ids)
+        cache.offsets.extend(relative.ravel().tolist())
 
     # -- entities ------------------------------------------------------------------------------------------------------
 

@@ -148,6 +148,11 @@ class LinkedTextTokenizer:
         return self._description
 
     @property
+    def config(self) -> dict[str, Any]:
+        """The content of its ``tokenizer_config.json``."""
+        return self._config
+
+    @property
     def special_tokens(self) -> list[str]:
         """The tokens that play a role: [CLS], [SEP], [PAD], [MASK] and, if there is one, [UNK]."""
         return list(self._roles.values())

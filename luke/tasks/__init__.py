@@ -1,0 +1,1 @@
+"""Fine-tuning: one file a task, one shared trainer (`luke.tasks.training`)."""
