@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -76,6 +76,19 @@ def fingerprint_file(path: Path) -> str:
             stream.seek(offset)
             digest.update(stream.read(_SAMPLE_BYTES))
         return digest.hexdigest()
+
+
+def fingerprint_inputs(name: str, files: Sequence[Path]) -> dict[str, dict[str, str]]:
+    """The ``inputs`` of a plan: ``name``, ``name_2``, … for several files, whose order matters.
+
+    Raises:
+        UserError: a file is not there.
+    """
+    for file in files:
+        if not file.is_file():
+            raise UserError(f"{file}: no such {name} file")
+    names = [name if number == 1 else f"{name}_{number}" for number in range(1, len(files) + 1)]
+    return {key: {"path": str(file), "fingerprint": fingerprint_file(file)} for key, file in zip(names, files, strict=True)}
 
 
 def fingerprint_folder(folder: Path) -> str:

@@ -15,6 +15,7 @@ from luke.errors import StoppedWorkError, UserError
 # name: (module in luke.commands, what the sub-command does). The module holds a click command named ``command``.
 _COMMANDS: dict[str, tuple[str, str]] = {
     "build-dump-db": ("build_dump_db", "Wikipedia dump -> page store"),
+    "build-corpus-db": ("build_corpus_db", "your own text with links (JSON lines) -> page store"),
     "build-entity-vocab": ("build_entity_vocab", "page store -> entity vocabulary"),
     "build-wikipedia-pretraining-dataset": ("build_dataset", "page store + vocabulary -> pretraining dataset"),
     "compute-total-training-steps": ("compute_total_training_steps", "dataset, batch size, epochs -> steps"),

@@ -6,13 +6,19 @@ import click
 
 
 @click.command()
-@click.argument("dump", metavar="DUMP", type=click.Path(path_type=Path))
+@click.argument("dumps", metavar="DUMP...", nargs=-1, required=True)
 @click.argument("output", metavar="OUT", type=click.Path(path_type=Path))
+@click.option("--language", help="Language code of the wiki. [default: by the files' names, else by the dump]")
 @click.option("--workers", "--pool-size", type=click.IntRange(min=1), help="Processes. [default: one a CPU]")
-def command(dump: Path, output: Path, workers: int | None) -> None:
-    """Makes the page store OUT from DUMP, a pages-articles dump (.xml, .bz2 or .gz) of a Wikipedia."""
-    from luke.corpus.wikipedia_dump import build_dump_db
+def command(dumps: tuple[str, ...], output: Path, language: str | None, workers: int | None) -> None:
+    """Makes the page store OUT from a dump of a Wikipedia, also in several part files; DUMP may have wildcards.
 
-    metadata = build_dump_db(dump, output, workers)
+    A dump is pages-articles XML, an Enterprise HTML dump, or structured contents (JSON lines or Parquet), as it is or
+    compressed with bzip2, gzip or zstd, or in a tar archive."""
+    from luke.corpus.sources import build_page_store
+
+    metadata = build_page_store(dumps, output, workers, language)
     counts = metadata["counts"]
-    click.echo(f"{output}: {counts['pages']:,} pages, {counts['redirects']:,} redirects, language {metadata['language']}")
+    skipped = f", {counts['skipped']:,} bad lines left out (see skipped.jsonl there)" if counts.get("skipped") else ""
+    language = metadata["language"]
+    click.echo(f"{output}: {counts['pages']:,} pages, {counts['redirects']:,} redirects, language {language}{skipped}")

@@ -4,29 +4,26 @@ One process reads the XML and hands out shards of pages, cut by amount of wikite
 of workers; the workers parse the wikitext and write the shards. A finished shard is not parsed again after a kill.
 """
 
-import bz2
-import errno
-import gzip
 import logging
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from lxml import etree
 
-from luke.artifacts import Metadata, StagedFolder, fingerprint_file, read_metadata
+from luke.artifacts import Metadata, StagedFolder, fingerprint_inputs, read_metadata
+from luke.corpus.languages import language_of_files
 from luke.corpus.page_store import (
     KIND,
-    REDIRECTS_FILE,
     Page,
     count_pages,
-    count_redirects,
     page_file_name,
     write_pages,
     write_redirects,
 )
+from luke.corpus.redirects import redirect_part, resolve_redirects
+from luke.corpus.streams import head, open_decompressed
 from luke.corpus.wikitext import Site, parse_wikitext
 from luke.errors import UserError
 from luke.progress import Progress
@@ -34,7 +31,6 @@ from luke.workers import default_workers, map_ordered
 
 logger = logging.getLogger(__name__)
 
-_MAGIC = {b"BZh": "bz2", b"\x1f\x8b": "gzip"}
 _ARTICLES = 0
 _NEVER_PAGES = ("image:", "file:", "category:")
 # What may stand before the root element: no DOCTYPE, as no dump has one and entities could only do harm.
@@ -54,30 +50,35 @@ class RawPage(NamedTuple):
     redirect: str | None
 
 
-def build_dump_db(dump: Path, output: Path, workers: int | None = None) -> Metadata:
+def build_dump_db(
+    dumps: Path | Sequence[Path], output: Path, workers: int | None = None, language: str | None = None
+) -> Metadata:
     """Writes the page store of a dump.
 
     Args:
-        dump: ``.xml``, ``.xml.bz2`` or ``.xml.gz``.
+        dumps: The dump, or its part files in order: ``.xml``, also compressed with bzip2, gzip or zstd.
         output: The page store's folder.
         workers: Processes; default one a CPU.
+        language: The wiki's language code; default what the files' names say (``jawiki-…``), else what the dump says.
 
     Raises:
-        UserError: ``dump`` is no dump, is truncated, or holds no page; ``output`` holds something else.
+        UserError: a file is no dump, is truncated, or of another wiki than the first; there is no page; ``output`` holds
+            something else.
     """
-    if not dump.is_file():
-        raise UserError(f"{dump}: no such dump file")
-    plan = {"options": {}, "inputs": {"dump": {"path": str(dump), "fingerprint": fingerprint_file(dump)}}}
+    dumps = [dumps] if isinstance(dumps, Path) else list(dumps)
+    plan = {"options": {"language": language}, "inputs": fingerprint_inputs("dump", dumps)}
     with StagedFolder(output, KIND, plan) as stage:
         if stage.done:
             logger.info("%s: already built", output)
             return read_metadata(output, KIND)
-        with open_dump(dump) as stream:
-            check_root(stream, dump)
-            pages = iter_pages(stream, dump)
-            site = read_site(pages)
-            counts = _build_shards(pages, site, stage.work, dump, workers or default_workers())
-        counts["redirects"] = _resolve_redirects(stage.work)
+        language = language or language_of_files(dumps)
+        for dump in dumps:
+            check_root(dump)
+        pages = _iter_parts(dumps)
+        site = read_site(pages)
+        site.language = language or site.language
+        counts = _build_shards(pages, site, stage.work, dumps, workers or default_workers())
+        counts["redirects"] = resolve_redirects(stage.work)
         names = {str(number): name for number, name in site.namespaces.items()}
         return stage.finish(
             language=site.language,
@@ -86,44 +87,32 @@ def build_dump_db(dump: Path, output: Path, workers: int | None = None) -> Metad
         )
 
 
-@contextmanager
-def open_dump(path: Path) -> Iterator[IO[bytes]]:
-    """The XML of a dump, decompressed by what the file holds, not by its name.
-
-    Raises:
-        UserError: while it is read: the file is empty, torn, or damaged.
-    """
-    with path.open("rb") as stream:
-        start = stream.read(3)
-    if not start:
-        raise UserError(f"{path}: the file is empty; download the dump again")
-    kind = next((kind for magic, kind in _MAGIC.items() if start.startswith(magic)), "xml")
-    if kind == "xml" and not start.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        raise UserError(f"{path}: neither XML nor compressed with bzip2 or gzip; is it a Wikipedia dump?")
-    opener: Any = {"bz2": bz2.open, "gzip": gzip.open, "xml": open}[kind]
-    try:
-        with opener(path, "rb") as stream:
-            yield stream
-    except EOFError:
-        raise UserError(f"{path}: the {kind} file is truncated; download the dump again") from None
-    except (gzip.BadGzipFile, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        raise UserError(f"{path}: the {kind} data is damaged ({error}); download the dump again") from None
+def _iter_parts(dumps: list[Path]) -> Iterator[Any]:
+    """The `Site` of the first file, then the pages of all."""
+    first: Site | None = None
+    for dump in dumps:
+        with open_decompressed(dump) as stream:
+            pages = iter_pages(stream, dump)
+            site = read_site(pages)
+            if first is None:
+                first = site
+                yield site
+            elif site.namespaces != first.namespaces:
+                raise UserError(f"{dump}: of another wiki than {dumps[0]}, or of another time; build one store a wiki")
+            yield from pages
 
 
-def check_root(stream: IO[bytes], path: Path) -> None:
-    """Looks at the start of the XML, before a parser sees it, and goes back to it.
+def check_root(path: Path) -> None:
+    """Looks at the start of the XML, before a parser sees it.
 
     Raises:
         UserError: it is not that of a MediaWiki dump.
     """
-    head = stream.read(_PROLOG_BYTES)
-    stream.seek(0)
-    if not head.strip():
+    start = head(path, _PROLOG_BYTES)
+    if not start.strip():
         raise UserError(f"{path}: holds nothing; download the dump again")
-    prolog = _PROLOG.match(head)
-    root = _ROOT.match(head, prolog.end() if prolog else 0)
+    prolog = _PROLOG.match(start)
+    root = _ROOT.match(start, prolog.end() if prolog else 0)
     if root is None:
         raise UserError(f"{path}: not a MediaWiki dump: no XML element at its start")
     name = root[1].decode(errors="replace")
@@ -209,8 +198,9 @@ def _read_page(element: Any) -> RawPage | None:
     return RawPage(title, page_id, text or "", redirect)
 
 
-def _shard_size(dump: Path) -> int:
-    return max(_LEAST_SHARD, min(_LARGEST_SHARD, dump.stat().st_size * _EXPANSION // _SHARDS))
+def _shard_size(dumps: list[Path]) -> int:
+    size = sum(dump.stat().st_size for dump in dumps)
+    return max(_LEAST_SHARD, min(_LARGEST_SHARD, size * _EXPANSION // _SHARDS))
 
 
 class _Shard(NamedTuple):
@@ -230,10 +220,6 @@ def _cut_shards(pages: Iterator[RawPage], size: int) -> Iterator[_Shard]:
         yield _Shard(number, shard)
 
 
-def _redirect_part(number: int) -> str:
-    return f"redirects-{number:05d}.part"
-
-
 _parser: "tuple[Site, Path] | None" = None
 
 
@@ -249,69 +235,20 @@ def _parse_shard(shard: _Shard) -> dict[str, int]:
     path = work / page_file_name(shard.number)
     if not path.exists():
         redirects = {page.title: site.normalize_title(page.redirect) for page in shard.pages if page.redirect}
-        write_redirects(work / _redirect_part(shard.number), redirects)
+        write_redirects(work / redirect_part(shard.number), redirects)
         articles = (page for page in shard.pages if not page.redirect)
         write_pages(path, [Page(page.title, page.page_id, parse_wikitext(page.text, site)) for page in articles])
     return {"dump_pages": len(shard.pages), **count_pages(path)}
 
 
-def _build_shards(pages: Iterator[RawPage], site: Site, work: Path, dump: Path, workers: int) -> dict[str, int]:
+def _build_shards(pages: Iterator[RawPage], site: Site, work: Path, dumps: list[Path], workers: int) -> dict[str, int]:
     counts = {"pages": 0, "redirects": 0, "paragraphs": 0, "links": 0}
     with Progress("pages", unit="pages") as progress:
-        shards = _cut_shards(pages, _shard_size(dump))
+        shards = _cut_shards(pages, _shard_size(dumps))
         for shard in map_ordered(_parse_shard, shards, workers, _start_worker, (site, work)):
             progress.advance(shard.pop("dump_pages"))
             for name, number in shard.items():
                 counts[name] += number
         if not counts["pages"]:
-            raise UserError(f"{dump}: holds no article")
+            raise UserError(f"{dumps[0]}: holds no article")
     return counts
-
-
-def _resolve_redirects(work: Path) -> int:
-    """Joins the shards' redirects to one file: chains followed to their end, cycles dropped. Returns their number."""
-    path = work / REDIRECTS_FILE
-    parts = sorted(work.glob(_redirect_part(0).replace("00000", "*")))
-    if not path.exists():  # else a run was killed between here and the end, when some parts may be gone already
-        temporary = path.with_name(f".{path.name}.tmp")
-        _write_resolved(parts, temporary)
-        temporary.replace(path)
-    for part in parts:
-        part.unlink()
-    return count_redirects(path)
-
-
-def _write_resolved(parts: list[Path], output: Path) -> None:
-    import duckdb
-
-    try:
-        with duckdb.connect() as database:
-            database.execute("SET memory_limit = '2GB'")
-            database.execute("SET temp_directory = ?", [str(output.with_name(".duckdb.tmp"))])
-            database.execute(
-                "CREATE TABLE resolved AS SELECT source, min(target) AS target FROM read_parquet(?) GROUP BY source",
-                [[str(part) for part in parts]],
-            )
-            unfinished = None
-            while True:  # each round doubles how far a redirect reaches; what goes round in a circle never ends
-                count = database.execute(
-                    "SELECT count(*) FROM resolved WHERE target IN (SELECT source FROM resolved)"
-                ).fetchone()
-                if count is None or count[0] in (0, unfinished):
-                    break
-                unfinished = count[0]
-                database.execute(
-                    "CREATE OR REPLACE TABLE resolved AS SELECT hop.source, coalesce(next.target, hop.target) AS target "
-                    "FROM resolved AS hop LEFT JOIN resolved AS next ON hop.target = next.source"
-                )
-            database.execute("DELETE FROM resolved WHERE target IN (SELECT source FROM resolved) OR target = ''")
-            database.execute("SET threads = 1")  # the file's row groups do not depend on the machine
-            database.execute(f"COPY (FROM resolved ORDER BY source) TO '{_sql(output)}' (FORMAT parquet, COMPRESSION zstd)")
-    except duckdb.IOException as error:
-        if "No space left" in str(error):
-            raise OSError(errno.ENOSPC, "No space left on device", str(output)) from None
-        raise
-
-
-def _sql(path: Path) -> str:
-    return str(path).replace("'", "''")

@@ -15,6 +15,7 @@ from collections import Counter
 from html import escape
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from luke.artifacts import StagedFolder
@@ -54,6 +55,11 @@ def stored(folder: Path) -> dict[str, Page]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def zstd(data: bytes) -> bytes:
+    compressed: bytes = pa.Codec("zstd").compress(data, asbytes=True)
+    return compressed
 
 
 def excerpt() -> Path:
@@ -200,18 +206,63 @@ def test_redirects_follow_chains_and_drop_cycles(tmp_path: Path) -> None:
     assert PageStore(tmp_path / "out").redirects() == {f"R{n}": "R20" for n in range(20)}
 
 
-@pytest.mark.parametrize("form", ["xml", "gz", "bz2", "two streams"])
+@pytest.mark.parametrize("form", ["xml", "gz", "bz2", "zst", "two streams", "two frames"])
 def test_compression_is_told_by_content(tmp_path: Path, form: str) -> None:
     raw = dump_xml(page_xml("A", "b [[c]]")).encode()
     data = {
         "xml": raw,
         "gz": gzip.compress(raw),
         "bz2": bz2.compress(raw),
+        "zst": zstd(raw),
+        "two frames": zstd(raw[:200]) + zstd(raw[200:]),
         "two streams": bz2.compress(raw[:200]) + bz2.compress(raw[200:]),
     }
     (tmp_path / "dump").write_bytes(data[form])
     build_dump_db(tmp_path / "dump", tmp_path / "out", workers=1)
     assert list(stored(tmp_path / "out")) == ["A"]
+
+
+def test_part_files_are_one_dump(tmp_path: Path) -> None:
+    for number in (10, 2, 1):
+        redirect = [page_xml("R", "", redirect="P10")] if number == 2 else []
+        pages = dump_xml(page_xml(f"P{number}", "b [[R]]"), *redirect)
+        write(tmp_path / f"dewiki-20240101-pages-articles{number}.xml-p1p2.bz2", pages)
+    pattern = tmp_path / "dewiki-*-pages-articles[0-9]*.xml-p*.bz2"
+    assert run_luke("build-dump-db", pattern, tmp_path / "out", "--workers", 1).returncode == 0
+    assert list(stored(tmp_path / "out")) == ["P1", "P2", "P10"]
+    assert PageStore(tmp_path / "out").redirects() == {"R": "P10"}
+    assert sorted(PageStore(tmp_path / "out").metadata["inputs"]) == ["dump", "dump_2", "dump_3"]
+
+
+def test_part_files_of_two_wikis_are_refused(tmp_path: Path) -> None:
+    first = write(tmp_path / "a.bz2", dump_xml(page_xml("A", "b")))
+    second = write(tmp_path / "b.bz2", dump_xml(page_xml("A", "b")).replace("Datei", "Fichier"))
+    assert f"{second}: of another wiki" in refused(
+        "build-dump-db", first, second, tmp_path / "out", leaving=tmp_path / "out"
+    )
+    japanese, german = (write(tmp_path / f"{code}wiki-x.xml.bz2", dump_xml(page_xml("A", "b"))) for code in ("ja", "de"))
+    message = refused("build-dump-db", japanese, german, tmp_path / "out", leaving=tmp_path / "out")
+    assert "several languages" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "language"),
+    [
+        ("dump.bz2", None, "de"),
+        ("jawiki-20240101-pages-articles.xml.bz2", None, "ja"),
+        ("zh_yuewiki-x.bz2", None, "zh-yue"),
+        ("jawiki-x.bz2", "ko", "ko"),
+        ("mywiki_of_cats.bz2", None, "my"),
+        ("commonswiki-x.bz2", None, "de"),
+        ("jawiktionary-x.bz2", None, "de"),
+    ],
+)
+def test_the_language_is_the_options_or_the_names_or_the_dumps(
+    tmp_path: Path, name: str, option: str | None, language: str
+) -> None:
+    dump = write(tmp_path / name, dump_xml(page_xml("A", "b")))
+    build_dump_db([dump], tmp_path / "out", workers=1, language=option)
+    assert PageStore(tmp_path / "out").language == language
 
 
 def many_pages(number: int = 60) -> str:
@@ -307,12 +358,15 @@ BAD: dict[str, tuple[bytes, str]] = {
     "HTML page in bz2": (bz2.compress(HTML.encode()), "not a MediaWiki dump: it begins with a DOCTYPE"),
     "HTML without DOCTYPE": (bz2.compress(b"<html><body/></html>"), "its root element is <html>, not <mediawiki>"),
     "other XML": (b'<?xml version="1.0"?>\n<!-- x -->\n<feed><page/></feed>', "its root element is <feed>"),
-    "not XML": (b"hello there", "neither XML nor compressed"),
+    "not XML": (b"hello there", "neither XML, JSON lines nor Parquet, nor compressed"),
     "text in bz2": (bz2.compress(b"hello there"), "no XML element at its start"),
     "empty": (b"", "the file is empty"),
     "empty in bz2": (bz2.compress(b""), "holds nothing"),
     "truncated XML": (bz2.compress(many_pages(20).encode()[:-500]), "not well-formed XML, perhaps truncated"),
     "truncated gzip": (gzip.compress(many_pages(2).encode())[:-20], "the gzip file is truncated"),
+    "damaged gzip": (bytes(gzip.compress(many_pages(2).encode())[:200]) + bytes(2000), "the gzip data is damaged"),
+    "truncated zstd": (zstd(many_pages(2).encode())[:-20], "the zstd file is truncated"),
+    "damaged zstd": (zstd(many_pages(2).encode())[:60] + bytes(200), "the zstd data is damaged"),
     "no article": (bz2.compress(dump_xml(page_xml("Talk:A", "x", namespace=1)).encode()), "holds no article"),
     "entities": (b'<!DOCTYPE mediawiki [<!ENTITY a "b">]>' + dump_xml(page_xml("A", "x")).encode(), "begins with a DOCTYPE"),
 }
