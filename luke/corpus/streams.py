@@ -109,7 +109,7 @@ def head(path: Path, size: int) -> bytes:
         start = _read_fully(stream, size)
     if not is_tar(start):
         return start
-    with open_decompressed(path) as stream:
+    with open_decompressed(path) as stream, _tar_errors(path):
         for _, member in _tar_members(path, stream):
             return _read_fully(member, size)
     return b""
@@ -137,7 +137,7 @@ def iter_lines(path: Path, longest: int = _LONGEST_LINE) -> Iterator[Line]:
     """
     with open_decompressed(path) as stream:
         start = _read_fully(stream, _TAR_MAGIC_AT + len(_TAR_MAGIC))
-    with open_decompressed(path) as stream:
+    with open_decompressed(path) as stream, _tar_errors(path):
         members = _tar_members(path, stream) if is_tar(start) else [(str(path), stream)]
         for name, member in members:
             yield from _lines(name, member, longest)
@@ -162,19 +162,25 @@ def _lines(name: str, stream: IO[bytes], longest: int) -> Iterator[Line]:
         yield Line(name, number + 1, bytes(buffer))
 
 
-def _tar_members(path: Path, stream: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+@contextmanager
+def _tar_errors(path: Path) -> Iterator[None]:
+    """Around all reading of an archive: a torn one shows where its members are read, not only between them."""
     try:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
-            for member in archive:
-                name = PurePosixPath(member.name)
-                if name.is_absolute() or ".." in name.parts:
-                    raise UserError(f"{path}: refused: its member {member.name!r} leads out of the archive")
-                if member.isdir():
-                    continue
-                if not member.isreg():
-                    raise UserError(f"{path}: refused: its member {member.name!r} is neither a file nor a folder")
-                file = archive.extractfile(member)
-                assert file is not None
-                yield f"{path}:{member.name}", file
+        yield
     except tarfile.TarError as error:
         raise UserError(f"{path}: the tar archive is damaged or truncated ({error}); download it again") from None
+
+
+def _tar_members(path: Path, stream: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    with tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            name = PurePosixPath(member.name)
+            if name.is_absolute() or ".." in name.parts:
+                raise UserError(f"{path}: refused: its member {member.name!r} leads out of the archive")
+            if member.isdir():
+                continue
+            if not member.isreg():
+                raise UserError(f"{path}: refused: its member {member.name!r} is neither a file nor a folder")
+            file = archive.extractfile(member)
+            assert file is not None
+            yield f"{path}:{member.name}", file

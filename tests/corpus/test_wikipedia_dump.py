@@ -366,7 +366,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "truncated gzip": (gzip.compress(many_pages(2).encode())[:-20], "the gzip file is truncated"),
     "damaged gzip": (bytes(gzip.compress(many_pages(2).encode())[:200]) + bytes(2000), "the gzip data is damaged"),
     "truncated zstd": (zstd(many_pages(2).encode())[:-20], "the zstd file is truncated"),
-    "damaged zstd": (zstd(many_pages(2).encode())[:60] + bytes(200), "the zstd data is damaged"),
+    "damaged zstd": (zstd(b"")[:4] + b"\xff" * 200, "the zstd data is damaged"),
     "no article": (bz2.compress(dump_xml(page_xml("Talk:A", "x", namespace=1)).encode()), "holds no article"),
     "entities": (b'<!DOCTYPE mediawiki [<!ENTITY a "b">]>' + dump_xml(page_xml("A", "x")).encode(), "begins with a DOCTYPE"),
 }
