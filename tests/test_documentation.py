@@ -13,9 +13,10 @@ from luke.cli import luke
 from luke.commands.pretrain import command as pretrain
 from luke.entity_disambiguation.training import Places, pretraining_arguments, stage_of
 from luke.pretraining.config import read_deepspeed_file, resolve_deepspeed
+from luke.tasks.training import TASKS, task_class
 
 ROOT = Path(__file__).parents[1]
-GUIDES = ("README.md", "pretraining.md", "docs/entity_disambiguation.md")
+GUIDES = ("README.md", "pretraining.md", "docs/corpora.md", "docs/entity_disambiguation.md", "docs/fine_tuning.md")
 TRAIN_SCRIPT = "luke/pretraining/train.py"
 DISAMBIGUATION_SCRIPT = "examples/entity_disambiguation/train.py"
 
@@ -34,7 +35,7 @@ DISAMBIGUATION_LAUNCHES = [line for _, line in COMMANDS if DISAMBIGUATION_SCRIPT
 
 
 def test_guides_show_the_whole_road() -> None:
-    shown = {shlex.split(line)[1] for guide, line in LUKE_COMMANDS if guide == "pretraining.md"}
+    shown = {shlex.split(line)[1] for _, line in LUKE_COMMANDS}
     assert shown == set(luke.list_commands(click.Context(luke)))
     assert any("--num_nodes=2" in line for _, line in LAUNCHES)
 
@@ -87,3 +88,19 @@ def test_make_targets_exist(guide: str) -> None:
     rules = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     named = re.findall(r"\bmake ([a-z-]+)", "\n".join(shell_lines(guide)))
     assert set(named) <= set(rules)
+
+
+FINE_TUNING = (ROOT / "docs/fine_tuning.md").read_text(encoding="utf-8")
+TASK_FORMS = re.findall(r"### ([a-z-]+)\n.*?```json\n(.*?)\n```", FINE_TUNING, re.DOTALL)
+
+
+def test_every_task_has_a_documented_form() -> None:
+    assert {task for task, _ in TASK_FORMS} == set(TASKS)
+
+
+@pytest.mark.parametrize(("task", "line"), TASK_FORMS)
+def test_documented_forms_are_read_with_their_labels(tmp_path: Path, task: str, line: str) -> None:
+    chosen = task_class(task)
+    (tmp_path / "data.jsonl").write_text(line + "\n", encoding="utf-8")
+    (example,) = chosen.read(tmp_path / "data.jsonl", chosen.options_class())
+    assert chosen.gold(chosen, example)
