@@ -113,6 +113,7 @@ class NamedEntityRecognition(Task[Sentence, Window]):
     metric = "f1"
     defaults = Hyperparameters(learning_rate=1e-5, batch_size=8, epochs=5)
     options_class = NerOptions
+    first_label = NO_ENTITY
 
     def __init__(self, options: TaskOptions, processor: LukeProcessor, labels: Sequence[str] = ()) -> None:
         super().__init__(options, processor, labels)

@@ -50,7 +50,7 @@ class Task(ABC, Generic[Example, Unit]):
         head: Which head the model gets.
         metric: The metric by which the best epoch is chosen.
         options_class: The options that the task knows.
-        negative: The label that means "none of these" and always has the id 0; None if there is no such label.
+        first_label: The label that means "none of these" and always has the id 0; None if there is no such label.
     """
 
     name: ClassVar[str]
@@ -60,6 +60,7 @@ class Task(ABC, Generic[Example, Unit]):
     options_class: ClassVar[type[TaskOptions]] = TaskOptions
     multi_label: ClassVar[bool] = False
     has_labels: ClassVar[bool] = True
+    first_label: ClassVar[str | None] = None
 
     def __init__(self, options: TaskOptions, processor: LukeProcessor, labels: Sequence[str] = ()) -> None:
         self.options: Any = options

@@ -43,6 +43,15 @@ from luke.tokenization import LinkedTextTokenizer, load_tokenizer
 KIND = "fine-tuned-model"
 TASK_FILE = "luke_task.json"
 
+# The classes of fine-tuned LUKEs that transformers alone saved -> our name of the head.
+PUBLISHED_HEADS = {
+    "LukeForEntityClassification": "entity",
+    "LukeForEntityPairClassification": "pair",
+    "LukeForEntitySpanClassification": "spans",
+    "LukeForQuestionAnswering": "answer",
+    "LukeForSequenceClassification": "sequence",
+}
+
 # name: (module, class)
 TASKS: dict[str, tuple[str, str]] = {
     "entity-typing": ("entity_typing", "EntityTyping"),
@@ -198,30 +207,52 @@ def _with_markers(tokenizer: LinkedTextTokenizer) -> LinkedTextTokenizer:
 
 
 def load_fine_tuned(folder: Path, task_name: str, batch_size: int = 16, **options: Any) -> FineTuned:
-    """A model that `fine_tune` wrote. ``options`` replace those it was trained with.
+    """A model that `fine_tune` wrote, or a published one with a head of transformers that fits the task.
+
+    ``options`` replace those it was trained with.
 
     Raises:
         UserError: it is none, or of another task.
     """
-    path = folder / TASK_FILE
-    if not path.exists():
-        raise UserError(f"{folder}: not a fine-tuned model ({TASK_FILE} is missing); luke finetune makes one")
-    try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
-        name, labels, stored = saved["task"], saved["labels"], saved["options"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: damaged ({error!r})") from None
-    if name != task_name:
-        raise UserError(f"{folder}: fine-tuned for {name}, not for {task_name}")
-    chosen = task_class(name)
+    chosen = task_class(task_name)
+    labels, stored = (
+        _saved_task(folder, task_name) if (folder / TASK_FILE).exists() else (_published_labels(folder, chosen), {})
+    )
     given = {key: value for key, value in options.items() if value is not None}
-    task_options = make_options(chosen.options_class, {**stored, **given}, name)
+    task_options = make_options(chosen.options_class, {**stored, **given}, task_name)
     processor = LukeProcessor.from_pretrained(folder)
     task = chosen(task_options, processor, labels)
     task.load(folder)
     model = load_task_model(folder, task.head, labels or None, task.multi_label, None, processor.tokenizer.vocab_size)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return FineTuned(task, model.to(device).eval(), batch_size)
+
+
+def _saved_task(folder: Path, task_name: str) -> tuple[list[str], dict[str, Any]]:
+    """The labels and options that `fine_tune` kept."""
+    path = folder / TASK_FILE
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        name, labels, options = saved["task"], saved["labels"], saved["options"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: damaged ({error!r})") from None
+    if name != task_name:
+        raise UserError(f"{folder}: fine-tuned for {name}, not for {task_name}")
+    return labels, options
+
+
+def _published_labels(folder: Path, chosen: type[Task[Any, Any]]) -> list[str]:
+    """The labels in the configuration of a LUKE that was fine-tuned elsewhere."""
+    config = read_config(folder)
+    heads = [name for name in config.architectures or [] if name in PUBLISHED_HEADS]
+    if not heads:
+        raise UserError(f"{folder}: not a fine-tuned model ({TASK_FILE} is missing); luke finetune makes one")
+    if PUBLISHED_HEADS[heads[0]] != chosen.head:
+        raise UserError(f"{folder}: its head, {heads[0]}, is not one for {chosen.name}")
+    labels = [config.id2label[number] for number in range(config.num_labels)] if chosen.has_labels else []
+    if chosen.first_label is not None and labels[0] != chosen.first_label:
+        raise UserError(f"{folder}: its label 0 is {labels[0]!r}; {chosen.name} needs {chosen.first_label!r} there")
+    return labels
 
 
 # -- fine-tuning -------------------------------------------------------------------------------------------------------
