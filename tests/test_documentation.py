@@ -16,7 +16,14 @@ from luke.pretraining.config import read_deepspeed_file, resolve_deepspeed
 from luke.tasks.training import TASKS, task_class
 
 ROOT = Path(__file__).parents[1]
-GUIDES = ("README.md", "pretraining.md", "docs/corpora.md", "docs/entity_disambiguation.md", "docs/fine_tuning.md", "docs/reproduce.md")
+GUIDES = (
+    "README.md",
+    "pretraining.md",
+    "docs/corpora.md",
+    "docs/entity_disambiguation.md",
+    "docs/fine_tuning.md",
+    "docs/reproduce.md",
+)
 TRAIN_SCRIPT = "luke/pretraining/train.py"
 DISAMBIGUATION_SCRIPT = "examples/entity_disambiguation/train.py"
 

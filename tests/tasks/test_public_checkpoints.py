@@ -1,4 +1,4 @@
-"""Checkpoints as transformers alone writes them, in its old and its new form, are read, evaluated, trained and kept whole."""
+"""Checkpoints as transformers alone writes them, in its old and its new form: read, evaluated, trained, kept whole."""
 
 import json
 from pathlib import Path

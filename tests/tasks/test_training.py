@@ -1,6 +1,8 @@
 """The shared trainer: two tasks end to end, continuing after a kill, options, sweeps, mistakes."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from luke.tasks import training
 from luke.tasks.models import UnpaddedLuke, load_task_model
 from luke.tasks.training import FineTuning, evaluate, fine_tune, load_fine_tuned, parse_sweep, predict, sweep
 from tests.command_line import refused, run_luke
+from tests.pretraining.runs import environment, free_port
 from tests.tasks.tiny_models import make_luke, make_plain, write_lines
 
 FAST = FineTuning(learning_rate=5e-3, batch_size=4, epochs=6, micro_batch_size=4, precision="fp32")
@@ -260,3 +263,38 @@ def test_commands(tuned: Path, folder: Path, tmp_path: Path) -> None:
         "predict", "entity-typing", "--model", tuned, "--data", folder / "dev.jsonl", "--output", tmp_path / "p"
     )
     assert result.returncode == 0 and len((tmp_path / "p").read_text().splitlines()) == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [1, 3])
+def test_two_processes_under_deepspeed(folder: Path, tmp_path: Path, stage: int) -> None:
+    settings = tmp_path / "deepspeed.json"
+    settings.write_text(json.dumps({"zero_optimization": {"stage": stage}}))
+    launcher = [str(Path(sys.executable).parent / "deepspeed"), "--num_gpus=2", f"--master_port={free_port()}"]
+    command = [
+        *(
+            *launcher,
+            "--no_local_rank",
+            "--module",
+            "luke.cli",
+            "finetune",
+            "entity-typing",
+            "--model",
+            str(folder / "luke"),
+        ),
+        *(
+            "--train",
+            str(folder / "train.jsonl"),
+            "--validation",
+            str(folder / "dev.jsonl"),
+            "--output",
+            str(tmp_path / "o"),
+        ),
+        *("--deepspeed", str(settings), "--epochs", "3", "--learning-rate", "5e-3", "--batch-size", "4"),
+    ]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment())
+    assert result.returncode == 0, result.stderr[-2000:]
+    metrics = json.loads((tmp_path / "o" / "luke_task.json").read_text())["metrics"]
+    assert metrics["f1"] > 0.7
+    # What was written is what was trained, whole on each process or sharded.
+    assert evaluate(load_fine_tuned(tmp_path / "o", "entity-typing"), folder / "dev.jsonl") == pytest.approx(metrics)
