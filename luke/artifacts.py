@@ -147,12 +147,12 @@ def _words(kind: str) -> str:
     return kind.replace("-", " ")
 
 
-def _same_plan(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
+def same_plan(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
     """Plans agree if their options and the contents of their inputs do; where an input lies does not matter."""
 
     def essence(plan: Mapping[str, Any]) -> Any:
         inputs = {name: entry["fingerprint"] for name, entry in plan["inputs"].items()}
-        return json.loads(json.dumps([plan["options"], inputs]))
+        return json.loads(json.dumps([plan["options"], inputs], default=str))
 
     return bool(essence(left) == essence(right))
 
@@ -186,7 +186,7 @@ class StagedFolder:
         if not (self.output / METADATA_FILE).exists():
             raise UserError(f"{self.output}: exists and holds something else; choose another output or delete it")
         metadata = read_metadata(self.output, self.kind)
-        if not _same_plan(metadata, self.plan):
+        if not same_plan(metadata, self.plan):
             raise UserError(
                 f"{self.output}: already holds a {_words(self.kind)} made with other options or input; "
                 "choose another output or delete it"
@@ -198,7 +198,7 @@ class StagedFolder:
         if self.work.exists():
             try:
                 stored = json.loads(plan_file.read_text(encoding="utf-8"))
-                resumable = stored["kind"] == self.kind and _same_plan(stored, self.plan)
+                resumable = stored["kind"] == self.kind and same_plan(stored, self.plan)
             except (OSError, ValueError, KeyError, TypeError):
                 if any(self.work.iterdir()) and not plan_file.exists():
                     raise UserError(f"{self.work}: exists and is not ours; move it away") from None

@@ -6,7 +6,8 @@ Counting is one scan of the page store's columns by DuckDB, which spills to disk
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -20,6 +21,7 @@ from luke.artifacts import (
     metadata_path,
     read_metadata,
     replace_file,
+    same_plan,
     write_json,
 )
 from luke.corpus.page_store import PageStore
@@ -30,6 +32,9 @@ PAD, UNK, MASK = "[PAD]", "[UNK]", "[MASK]"
 SPECIAL = (PAD, UNK, MASK)  # ids 0, 1, 2
 UNK_ID = SPECIAL.index(UNK)
 _MEMORY_LIMIT = "2GB"
+
+# The titles of an entity, each with its language or None, and its links.
+VocabEntry = tuple[Sequence[tuple[str, str | None]], int]
 
 
 @dataclass(frozen=True)
@@ -73,23 +78,38 @@ def build_entity_vocab(page_store: Path, output: Path, options: VocabOptions) ->
         "options": {**vars(options), "white_list": white_list},
         "inputs": {"pages": {"path": str(page_store), "fingerprint": store.metadata["fingerprint"]}},
     }
+    nothing = (
+        f"{page_store}: no link leads to a page of the store that is asked for; for a partial dump use --allow-missing-pages"
+    )
+    entries = (([(title, options.language)], count) for title, count in _chosen_entries(store, output, options, white_list))
+    return write_entity_vocab(output, plan, entries, nothing)
+
+
+def write_entity_vocab(output: Path, plan: Mapping[str, Any], entries: Iterator[VocabEntry], nothing: str) -> Metadata:
+    """Writes a vocabulary, the special tokens first, unless it is there already.
+
+    Args:
+        output: The JSON-lines file; its metadata lie beside it.
+        plan: Options and inputs, see `luke.artifacts.make_metadata`.
+        entries: The entities by id.
+        nothing: What to say if there is no entity.
+
+    Raises:
+        UserError: nothing comes out, or ``output`` holds something else.
+    """
     if output.exists():
         _check_existing(output, plan)
         return read_metadata(output, KIND)
     output.parent.mkdir(parents=True, exist_ok=True)
+    special: Iterator[VocabEntry] = (([(token, None)], 0) for token in SPECIAL)
     with replace_file(output) as stream:
         counts = {"entities": 0, "links": 0}
-        entries = chain(((special, 0) for special in SPECIAL), _chosen_entries(store, output, options, white_list))
-        for number, (title, count) in enumerate(entries):
-            language = None if title in SPECIAL else options.language
-            line = {"id": number, "entities": [[title, language]], "count": count}
+        for number, (titles, count) in enumerate(chain(special, entries)):
+            line = {"id": number, "entities": titles, "count": count}
             stream.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
             counts = {"entities": counts["entities"] + 1, "links": counts["links"] + count}
         if not counts["links"]:
-            raise UserError(
-                f"{page_store}: no link leads to a page of the store that is asked for; "
-                "for a partial dump use --allow-missing-pages"
-            )
+            raise UserError(nothing)
         stream.flush()
         metadata = make_metadata(KIND, plan, fingerprint_file(Path(stream.name)), counts=counts)
         # Before the vocabulary itself, so that a kill in between leaves nothing under its name.
@@ -97,15 +117,14 @@ def build_entity_vocab(page_store: Path, output: Path, options: VocabOptions) ->
     return metadata
 
 
-def _check_existing(output: Path, plan: dict[str, Any]) -> None:
+def _check_existing(output: Path, plan: Mapping[str, Any]) -> None:
     if not metadata_path(output).exists():
         raise UserError(f"{output}: exists and is not a vocabulary made here; choose another output or delete it")
     metadata = read_metadata(output, KIND)
     if metadata["fingerprint"] != fingerprint_file(output):
         raise UserError(f"{output}: has changed since it was built; delete it to build it again")
-    same_input = metadata["inputs"]["pages"]["fingerprint"] == plan["inputs"]["pages"]["fingerprint"]
-    if metadata["options"] != json.loads(json.dumps(plan["options"], default=str)) or not same_input:
-        raise UserError(f"{output}: already holds a vocabulary made with other options or pages; choose another output")
+    if not same_plan(metadata, plan):
+        raise UserError(f"{output}: already holds a vocabulary made with other options or input; choose another output")
 
 
 def _read_white_list(path: Path | None) -> list[str]:
@@ -122,12 +141,9 @@ def _chosen_entries(
     store: PageStore, output: Path, options: VocabOptions, white_list: list[str]
 ) -> Iterator[tuple[str, int]]:
     """(title, links) of the entities, by descending links, ties by title; redirects resolved."""
-    import duckdb
     import pyarrow as pa
 
-    with duckdb.connect() as database, tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as spill:
-        database.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'; SET preserve_insertion_order = false")
-        database.execute("SET temp_directory = $1", [spill])
+    with duckdb_beside(output) as database:
         database.register("white_list", pa.table({"title": pa.array(white_list, pa.string())}))
         pages = [str(path) for path in store.page_files]
         # Distinct targets are counted first: redirects and pages are then looked up once a target, not once a link.
@@ -173,6 +189,17 @@ def _chosen_entries(
             yield from rows
 
 
+@contextmanager
+def duckdb_beside(output: Path) -> Iterator[Any]:
+    """A database of bounded memory that spills to the disk of ``output``."""
+    import duckdb
+
+    with duckdb.connect() as database, tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as spill:
+        database.execute(f"SET memory_limit = '{_MEMORY_LIMIT}'; SET preserve_insertion_order = false")
+        database.execute("SET temp_directory = $1", [spill])
+        yield database
+
+
 class EntityVocab:
     """An entity vocabulary: ids of titles, titles of ids.
 
@@ -191,13 +218,8 @@ class EntityVocab:
         self._titles: list[list[tuple[str, str | None]]] = []
         self._ids: dict[tuple[str, str | None], int] = {}
         self.counts: list[int] = []
-        try:
-            with path.open(encoding="utf-8") as stream:
-                for number, line in enumerate(stream):
-                    entity_id, titles, count = _parse_line(path, number, line)
-                    self._add(number, entity_id, titles, count)
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: the entity vocabulary cannot be read: {error}") from None
+        for number, (entity_id, titles, count) in enumerate(_read_lines(path)):
+            self._add(number, entity_id, titles, count)
         for number, special in enumerate(SPECIAL):
             if number >= len(self._titles) or self._titles[number][0][0] != special:
                 raise UserError(f"{path}: not an entity vocabulary: its entry {number} must be {special}")
@@ -242,6 +264,25 @@ class EntityVocab:
     def titles(self, language: str | None = None) -> dict[str, int]:
         """Title -> id of all entities that have one in ``language``, or in none."""
         return {title: entity_id for (title, code), entity_id in self._ids.items() if code in (language, None)}
+
+
+def iter_entries(path: Path) -> Iterator[VocabEntry]:
+    """The entries of a vocabulary, one at a time: it may be larger than memory.
+
+    Raises:
+        UserError: it cannot be read, or a line is broken (named).
+    """
+    for _, titles, count in _read_lines(path):
+        yield titles, count
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, list[tuple[str, str | None]], int]]:
+    try:
+        with path.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream):
+                yield _parse_line(path, number, line)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: the entity vocabulary cannot be read: {error}") from None
 
 
 def _parse_line(path: Path, number: int, line: str) -> tuple[int, list[tuple[str, str | None]], int]:

@@ -21,7 +21,7 @@ import click
 @click.option("--include-unk-entities", is_flag=True, help="Keep links outside the vocabulary, as [UNK].")
 @click.option("--max-num-documents", type=int, help="Read this many pages.")
 @click.option("--predefined-entities-only", is_flag=True, help="Only pages that are in the vocabulary.")
-@click.option("--language", help="Language code of the vocabulary's titles and of the sentence splitter.")
+@click.option("--language", help="Of the vocabulary's titles and of the sentence splitter.  [default: the page store's]")
 @click.option("--held-out-fraction", type=float, default=0.0, show_default=True, help="Share of pages kept for evaluation.")
 @click.option("--workers", "--pool-size", type=int, help="Processes. [default: one a CPU]")
 def command(dump_db: Path, tokenizer: str, entity_vocab: Path, output: Path, workers: int | None, **options: Any) -> None:

@@ -53,7 +53,7 @@ class DatasetOptions:
         include_unk_entities: Keep links outside the vocabulary as [UNK].
         max_num_documents: Pages to read.
         predefined_entities_only: Only pages in the vocabulary.
-        language: Of the titles in the vocabulary, and of the sentence splitter; default: the page store's for the splitter.
+        language: Of the titles in the vocabulary, and of the sentence splitter; default: the page store's.
         held_out_fraction: Share of pages, by a hash of their titles, whose items go to ``held_out/``.
     """
 
@@ -126,8 +126,8 @@ def build_pretraining_dataset(
         words.save(stage.work / "tokenizer")
         vocabulary.save(stage.work / "entity_vocab.jsonl")
         link_targets = stage.work / _LINK_TARGETS_FILE
-        write_link_targets(link_targets, vocabulary.titles(options.language), store.redirects_file)
         language = options.language or store.language
+        write_link_targets(link_targets, vocabulary.titles(language), store.redirects_file)
         _build_shards(store, stage.work, options, (splitter, language, len(vocabulary)), workers or default_workers())
         link_targets.unlink()
         counts = {split: _seal_split(stage.work / split, len(store.page_files)) for split in _splits(options)}

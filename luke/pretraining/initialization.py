@@ -46,6 +46,12 @@ def initial_model(options: PretrainingOptions, dataset: PretrainingDataset, chec
     config = backbone.luke_config(
         int(dataset.metadata["entity_vocab_size"]), options.entity_emb_size or DEFAULT_ENTITY_EMB_SIZE
     )
+    positions = config.max_position_embeddings - (config.pad_token_id or 0) - 1
+    if dataset.metadata["max_seq_length"] > positions:
+        raise UserError(
+            f"{dataset.folder}: its items have up to {dataset.metadata['max_seq_length']} words, but the base model "
+            f"{options.bert_model_name} reads {positions}; build the dataset with --max-seq-length {positions} or less"
+        )
     model = LukeForPretraining(config, options.cls_entity_prediction)
     _load(model, backbone.luke_state_dict(), options.bert_model_name, may_lack=(*_ENTITY_PARTS, "lm_head.", "luke.pooler."))
     if options.entity_emb_init == "titles":
