@@ -27,6 +27,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
     "analyze-logs": ("analyze_logs", "the logs of a run -> speed, stragglers, what holds it up"),
     "evaluate-pretraining": ("evaluate_pretraining", "checkpoint + held-out items -> loss and accuracy"),
     "convert-luke-to-huggingface-model": ("convert", "checkpoint -> a folder that transformers loads"),
+    "create-model-archive": ("create_model_archive", "checkpoint -> one file to pass on"),
     "build-candidates": ("build_candidates", "page store -> candidate table for entity disambiguation"),
     "convert-checkpoint": ("convert_checkpoint", "checkpoint -> a model for entity disambiguation"),
     "list-candidates": ("list_candidates", "benchmarks -> the titles of their candidates, a white list"),

@@ -164,7 +164,7 @@ def find_checkpoint(name: str, output_dir: Path) -> Path:
             return candidate
     newest = newest_valid(Path(name))
     if newest is None:
-        raise UserError(f"--resume-checkpoint-id {name}: neither a checkpoint nor a run's output folder with one")
+        raise UserError(f"{name}: neither a checkpoint nor a run's output folder with one")
     return newest
 
 
