@@ -244,10 +244,13 @@ def test_a_tiny_model_finds_names(folder: Path, tmp_path: Path, base: str) -> No
     assert evaluate(tuned, folder / "dev.txt") == metrics
     without = evaluate(load_fine_tuned(tmp_path / "out", "ner", pruning=0.0), folder / "dev.txt")
     assert without["f1"] < metrics["f1"], "what pruning leaves out is what so small a model gets wrong"
-    new = write_lines(tmp_path / "new.jsonl", [{"text": "the bay of Tokyo, sees Athens"}])
+    sentences = names(20, 3)
+    new = write_lines(tmp_path / "new.jsonl", [{"text": " ".join(words)} for words, _ in sentences])
     predict(tuned, new, tmp_path / "p.jsonl")
-    line = json.loads((tmp_path / "p.jsonl").read_text())
-    assert {line["text"][e["start"] : e["end"]] for e in line["entities"]} == {"Tokyo", "Athens"}
+    lines = list(map(json.loads, (tmp_path / "p.jsonl").read_text().splitlines()))
+    found = [[line["text"][e["start"] : e["end"]] for e in line["entities"]] for line in lines]
+    due = [[" ".join(words[start:end]) for start, end, _ in spans] for words, spans in sentences]
+    assert sum(map(list.__eq__, found, due)) >= 15
 
 
 def test_decoding_option_changes_the_decoder(folder: Path) -> None:
