@@ -2,7 +2,8 @@
 
 The peers are the transformers model padded to the longest item of a micro batch, (A) scoring all positions and (B) masked
 positions only, as the public code computes; each with the C library's allocator as it is and told to keep memory. Every
-contender lives in a process of its own; one optimizer step each is timed in turn, so that the machine's moods hit all alike.
+step is run by a process of its own, after one that warms it up; the contenders take turns, so that the machine's moods hit
+all alike.
 Tokens are word tokens with [CLS] and [SEP], without padding. Utilisation is the arithmetic of the model alone (no padding)
 over that of a large matrix product timed in the same turns.
 
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=fitting)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
     parser.add_argument("--contender", choices=CONTENDERS, help=argparse.SUPPRESS)
+    parser.add_argument("--step", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.dataset_dir = options.dataset_dir or long_items()
     if options.contender:
@@ -80,19 +82,12 @@ def has_bf16() -> bool:
 
 def compare(options: argparse.Namespace) -> None:
     """Times one step of each contender in turn, `rounds` times, and reports medians."""
-    workers = {name: start_worker(options, name) for name in options.contenders}
-    speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in workers}
-    for _ in range(options.rounds + 1):  # the first is a warm-up
-        for name, worker in workers.items():
-            assert worker.stdin is not None and worker.stdout is not None
-            worker.stdin.write("step\n")
-            worker.stdin.flush()
-            tokens, flops = worker.stdout.readline().split()
-            speeds[name].append((float(tokens), float(flops)))
-    for worker in workers.values():
-        worker.communicate("")
-    tokens_of = {name: statistics.median(value for value, _ in values[1:]) for name, values in speeds.items()}
-    flops_of = {name: statistics.median(value for _, value in values[1:]) for name, values in speeds.items()}
+    speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in options.contenders}
+    for number in range(options.rounds):
+        for name in options.contenders:
+            speeds[name].append(timed_step(options, name, number))
+    tokens_of = {name: statistics.median(value for value, _ in values) for name, values in speeds.items()}
+    flops_of = {name: statistics.median(value for _, value in values) for name, values in speeds.items()}
     result = {
         "date": date.today().isoformat(),
         "hardware": hardware(),
@@ -149,16 +144,21 @@ def print_table(result: dict[str, Any]) -> None:
         print(f"{name:20s} {tokens:10,.0f} {shown[0]:>10s} {shown[1]:>12s} {shown[2]:>12s}")
 
 
-def start_worker(options: argparse.Namespace, name: str) -> subprocess.Popen[str]:
-    """A process that times a step whenever it reads a line."""
+def timed_step(options: argparse.Namespace, name: str, number: int) -> tuple[float, float]:
+    """The tokens and the model's operations per second of a contender's step, in a process that ends with it: the peers that
+    score all positions need so much memory that they cannot wait beside each other."""
     command = [sys.executable, __file__, "--contender", name, "--size", options.size, "--lengths", options.lengths]
     command += ["--dataset-dir", str(options.dataset_dir), "--accumulated", str(options.accumulated)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", **(TUNED if name.endswith("tuned") else {})}
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    done = subprocess.run([*command, "--step", str(number)], stdout=subprocess.PIPE, text=True, env=environment, check=False)
+    if done.returncode:
+        sys.exit(f"{name}: ended with status {done.returncode}; is there enough memory?")
+    tokens, flops = done.stdout.split()[-2:]
+    return float(tokens), float(flops)
 
 
 def run_contender(options: argparse.Namespace) -> None:
-    """Answers each line with the tokens and the model's operations per second of one optimizer step."""
+    """Prints the tokens and the model's operations per second of one optimizer step, after one that warms up."""
     from luke.pretraining.allocator import keep_freed_memory
 
     if options.contender.startswith("luke"):
@@ -167,11 +167,11 @@ def run_contender(options: argparse.Namespace) -> None:
         step = product_step(options)
     else:
         step = our_step(options) if options.contender.startswith("luke") else peer_step(options)
-    for number, _ in enumerate(sys.stdin):
-        begin = time.perf_counter()
-        tokens, flops = step(number)
-        seconds = time.perf_counter() - begin
-        print(tokens / seconds, flops / seconds, flush=True)
+    step(2 * options.step)
+    begin = time.perf_counter()
+    tokens, flops = step(2 * options.step + 1)
+    seconds = time.perf_counter() - begin
+    print(tokens / seconds, flops / seconds)
 
 
 def product_step(options: argparse.Namespace) -> Callable[[int], tuple[int, int]]:
