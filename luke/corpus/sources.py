@@ -13,7 +13,11 @@ XML, HTML, STRUCTURED = "MediaWiki XML", "Enterprise HTML", "structured contents
 
 
 def build_page_store(
-    names: Sequence[str | Path], output: Path, workers: int | None = None, language: str | None = None
+    names: Sequence[str | Path],
+    output: Path,
+    workers: int | None = None,
+    language: str | None = None,
+    strict: bool = False,
 ) -> Metadata:
     """Writes the page store of a dump.
 
@@ -22,6 +26,7 @@ def build_page_store(
         output: The page store's folder.
         workers: Processes; default one a CPU.
         language: The wiki's language code, if the files' names and the dump do not say it.
+        strict: Refuse MediaWiki XML with damaged parts in place of leaving out the pages in them.
 
     Raises:
         UserError: what the readers raise; files are of no kind, or of several.
@@ -36,7 +41,7 @@ def build_page_store(
         raise UserError(f"the files are of several kinds ({found}): build one store of each")
     kind = next(iter(kinds))
     if kind == XML:
-        return build_dump_db(paths, output, workers, language)
+        return build_dump_db(paths, output, workers, language, strict)
     return build_html_db(paths, output, kind == STRUCTURED, workers, language)
 
 

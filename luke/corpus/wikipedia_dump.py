@@ -13,6 +13,7 @@ from typing import IO, Any, NamedTuple
 from lxml import etree
 
 from luke.artifacts import Metadata, StagedFolder, fingerprint_inputs, read_metadata
+from luke.corpus.dump_stream import LostRegion, check_bounds, open_dump
 from luke.corpus.languages import language_of_files
 from luke.corpus.page_store import (
     KIND,
@@ -23,7 +24,7 @@ from luke.corpus.page_store import (
     write_redirects,
 )
 from luke.corpus.redirects import redirect_part, resolve_redirects
-from luke.corpus.streams import head, open_decompressed
+from luke.corpus.streams import head
 from luke.corpus.wikitext import Site, parse_wikitext
 from luke.errors import UserError
 from luke.progress import Progress
@@ -51,47 +52,64 @@ class RawPage(NamedTuple):
 
 
 def build_dump_db(
-    dumps: Path | Sequence[Path], output: Path, workers: int | None = None, language: str | None = None
+    dumps: Path | Sequence[Path],
+    output: Path,
+    workers: int | None = None,
+    language: str | None = None,
+    strict: bool = False,
 ) -> Metadata:
-    """Writes the page store of a dump.
+    """Writes the page store of a dump. Pages in damaged blocks of a bzip2 file are left out, reported, and named under
+    ``damaged`` in the metadata.
 
     Args:
         dumps: The dump, or its part files in order: ``.xml``, also compressed with bzip2, gzip or zstd.
         output: The page store's folder.
         workers: Processes; default one a CPU.
         language: The wiki's language code; default what the files' names say (``jawiki-…``), else what the dump says.
+        strict: Refuse a file with damaged blocks.
 
     Raises:
         UserError: a file is no dump, is truncated, or of another wiki than the first; there is no page; ``output`` holds
-            something else.
+            something else; damage, as ``strict`` says.
     """
     dumps = [dumps] if isinstance(dumps, Path) else list(dumps)
     plan = {"options": {"language": language}, "inputs": fingerprint_inputs("dump", dumps)}
     with StagedFolder(output, KIND, plan) as stage:
         if stage.done:
-            logger.info("%s: already built", output)
-            return read_metadata(output, KIND)
+            return _built(output, strict)
         language = language or language_of_files(dumps)
         for dump in dumps:
+            check_bounds(dump)
             check_root(dump)
-        pages = _iter_parts(dumps)
+        workers = workers or default_workers()
+        lost: list[LostRegion] = []
+        pages = _iter_parts(dumps, workers, lost, strict)
         site = read_site(pages)
         site.language = language or site.language
-        counts = _build_shards(pages, site, stage.work, dumps, workers or default_workers())
+        counts = _build_shards(pages, site, stage.work, dumps, workers)
         counts["redirects"] = resolve_redirects(stage.work)
         names = {str(number): name for number, name in site.namespaces.items()}
         return stage.finish(
             language=site.language,
             site={"namespaces": names, "first_letter": site.first_letter},
             counts=counts,
+            **({"damaged": [region.as_metadata() for region in lost]} if lost else {}),
         )
 
 
-def _iter_parts(dumps: list[Path]) -> Iterator[Any]:
+def _built(output: Path, strict: bool) -> Metadata:
+    metadata = read_metadata(output, KIND)
+    if strict and metadata.get("damaged"):
+        raise UserError(f"{output}: already built, without the pages in damaged parts of the dump; delete it for --strict")
+    logger.info("%s: already built", output)
+    return metadata
+
+
+def _iter_parts(dumps: list[Path], workers: int, lost: list[LostRegion], strict: bool) -> Iterator[Any]:
     """The `Site` of the first file, then the pages of all."""
     first: Site | None = None
     for dump in dumps:
-        with open_decompressed(dump) as stream:
+        with open_dump(dump, workers, lost, strict) as stream:
             pages = iter_pages(stream, dump)
             site = read_site(pages)
             if first is None:
