@@ -1,5 +1,6 @@
 """The ``luke`` command: one sub-command a stage, its module imported only when it is called."""
 
+import atexit
 import errno
 import importlib
 import logging
@@ -89,8 +90,21 @@ def run_command(command: click.Command) -> None:
         logging.getLogger().setLevel(logging.WARNING)
     try:
         command(standalone_mode=True)
+    except SystemExit as ended:
+        _exit(ended.code)
     except Exception as error:
-        sys.exit(report_errors(error))
+        _exit(report_errors(error))
+
+
+def _exit(status: str | int | None) -> None:
+    """Ends the process. One that a launcher started skips the interpreter's own end: threads of the communication
+    libraries that outlive it abort the process now and then, and the launcher then calls a finished run failed."""
+    if "LOCAL_RANK" not in os.environ or isinstance(status, str):
+        sys.exit(status)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status or 0)
 
 
 def main() -> None:
