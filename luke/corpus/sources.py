@@ -18,6 +18,7 @@ def build_page_store(
     workers: int | None = None,
     language: str | None = None,
     strict: bool = False,
+    template_rules: Path | None = None,
 ) -> Metadata:
     """Writes the page store of a dump.
 
@@ -27,6 +28,7 @@ def build_page_store(
         workers: Processes; default one a CPU.
         language: The wiki's language code, if the files' names and the dump do not say it.
         strict: Refuse MediaWiki XML with damaged parts in place of leaving out the pages in them.
+        template_rules: A file of further rules for the words of templates in MediaWiki XML.
 
     Raises:
         UserError: what the readers raise; files are of no kind, or of several.
@@ -41,7 +43,9 @@ def build_page_store(
         raise UserError(f"the files are of several kinds ({found}): build one store of each")
     kind = next(iter(kinds))
     if kind == XML:
-        return build_dump_db(paths, output, workers, language, strict)
+        return build_dump_db(paths, output, workers, language, strict, template_rules)
+    if template_rules is not None:
+        raise UserError(f"--template-rules {template_rules}: {kind} already holds the words of templates; leave it out")
     return build_html_db(paths, output, kind == STRUCTURED, workers, language)
 
 

@@ -25,6 +25,7 @@ from luke.corpus.page_store import (
 )
 from luke.corpus.redirects import redirect_part, resolve_redirects
 from luke.corpus.streams import head
+from luke.corpus.template_rules import load_rules
 from luke.corpus.wikitext import Site, parse_wikitext
 from luke.errors import UserError
 from luke.progress import Progress
@@ -57,6 +58,7 @@ def build_dump_db(
     workers: int | None = None,
     language: str | None = None,
     strict: bool = False,
+    template_rules: Path | None = None,
 ) -> Metadata:
     """Writes the page store of a dump. Pages in damaged blocks of a bzip2 file are left out, reported, and named under
     ``damaged`` in the metadata.
@@ -67,13 +69,18 @@ def build_dump_db(
         workers: Processes; default one a CPU.
         language: The wiki's language code; default what the files' names say (``jawiki-…``), else what the dump says.
         strict: Refuse a file with damaged blocks.
+        template_rules: A file of further rules for the words of templates, see `luke.corpus.template_rules`.
 
     Raises:
         UserError: a file is no dump, is truncated, or of another wiki than the first; there is no page; ``output`` holds
-            something else; damage, as ``strict`` says.
+            something else; damage, as ``strict`` says; a rule is none.
     """
     dumps = [dumps] if isinstance(dumps, Path) else list(dumps)
-    plan = {"options": {"language": language}, "inputs": fingerprint_inputs("dump", dumps)}
+    inputs = fingerprint_inputs("dump", dumps)
+    if template_rules is not None:
+        load_rules("", template_rules)  # what is wrong with them is said at once
+        inputs |= fingerprint_inputs("template_rules", [template_rules])
+    plan = {"options": {"language": language}, "inputs": inputs}
     with StagedFolder(output, KIND, plan) as stage:
         if stage.done:
             return _built(output, strict)
@@ -86,6 +93,7 @@ def build_dump_db(
         pages = _iter_parts(dumps, workers, lost, strict)
         site = read_site(pages)
         site.language = language or site.language
+        site.template_rules = load_rules(site.language, template_rules)
         counts = _build_shards(pages, site, stage.work, dumps, workers)
         counts["redirects"] = resolve_redirects(stage.work)
         names = {str(number): name for number, name in site.namespaces.items()}
@@ -252,10 +260,14 @@ def _parse_shard(shard: _Shard) -> dict[str, int]:
     site, work = _parser
     path = work / page_file_name(shard.number)
     if not path.exists():
-        redirects = {page.title: site.normalize_title(page.redirect) for page in shard.pages if page.redirect}
+        # Dumps of old or small wikis have no <redirect>.
+        targets = [page.redirect or site.redirect_target(page.text) for page in shard.pages]
+        redirects = {
+            page.title: site.normalize_title(target) for page, target in zip(shard.pages, targets, strict=True) if target
+        }
         write_redirects(work / redirect_part(shard.number), redirects)
-        articles = (page for page in shard.pages if not page.redirect)
-        write_pages(path, [Page(page.title, page.page_id, parse_wikitext(page.text, site)) for page in articles])
+        articles = (page for page, target in zip(shard.pages, targets, strict=True) if not target)
+        write_pages(path, [Page(page.title, page.page_id, parse_wikitext(page.text, site, page.title)) for page in articles])
     return {"dump_pages": len(shard.pages), **count_pages(path)}
 
 

@@ -1,17 +1,18 @@
 """Wikitext -> paragraphs with links, as a reader of the page sees them.
 
 Three steps. `_cut` removes from the whole page what is not running text (comments, templates, tables, references, formulas,
-files) and the tags around what is. `_separate_blocks` finds headings and list items. `_parse_block` reads the links of one
-block: by one expression where no brackets are nested, as in nearly every block, else with mwparserfromhell, which is let see
-only brackets that have a partner: it goes back over the text once for each that has none.
+files) and the tags around what is; of the templates that have a rule (`template_rules`), their words stay.
+`_separate_blocks` finds headings and list items. `_parse_block` reads the links of one block: by one expression where no
+brackets are nested, as in nearly every block, else with mwparserfromhell, which is let see only brackets that have a
+partner: it goes back over the text once for each that has none.
 """
 
 import html
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -20,6 +21,7 @@ import mwparserfromhell
 from mwparserfromhell import nodes
 
 from luke.corpus.page_store import Link, Paragraph
+from luke.corpus.template_rules import Arguments, Rule, Rules, apply_rule, find_rule, format_number, load_rules, normal_name
 
 # Names that every wiki understands beside its own (MediaWiki's canonical namespaces).
 _CANONICAL = {
@@ -51,12 +53,16 @@ _TABLE_START = re.compile(r"<table(?![\w-])[^<>]*>", re.I)
 _TABLE_END = re.compile(r"</table\s*>", re.I)
 
 _BRACES = re.compile(r"\{\{|\}\}|\{\||\|\}(?!\})")
-_BRACKETS = re.compile(r"\[\[|\]\]")
+_LINE_END = re.compile(r" *\n")
+# Of three closing brackets the first is a single one's.
+_BRACKETS = re.compile(r"\[\[|\]\](?!\](?!\]))")
 _BRACKET = re.compile(r"[\[\]]")
-_SWITCH = re.compile(r"__[A-Z]{3,}__")
+_SWITCH = re.compile(r"__(?:[^\W_]+_)*[^\W_]+__")
 _QUOTES = re.compile(r"''(?:'(?:'')?)?")  # two, three or five; its literal start makes it fast
 _HEADING = re.compile(r"^(={1,6})(.+)\1[ \t]*$", re.M)
-_LIST_ITEM = re.compile(r"^[*#:;]+[ \t]*(.*)$", re.M)
+_LIST_ITEM = re.compile(r"^([*#:;]+)[ \t]*(.*)$", re.M)
+# Behind a term, what its definition starts with; `_separate_blocks` leaves colons inside brackets alone.
+_DEFINITION = re.compile(r"\[\[|\]\]|[ \t]+:[ \t]*|:[ \t]+")
 _BLANK = re.compile(r"\n[ \t]*(?:\n[ \t]*)+")
 _RULE = re.compile(r"^-{4,}", re.M)
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});")
@@ -72,23 +78,47 @@ _ANGLE_BRACKETS = str.maketrans({"<": "&lt;", "{": "&#123;", "}": "&#125;"})
 # Characters that no XML may hold: the start of a heading; markup cut behind a link, which ends what can be of its anchor.
 _HEADING_MARK, _TRAIL_STOP = "\x02", "\x03"
 _DEEPEST_LINK = 4
+_DEEPEST_TEMPLATE = 8
+_TEMPLATE_PARTS = re.compile(r"\[\[|\]\]|\{\{|\}\}|\|")
+_ARGUMENT_NAME = re.compile(r"\s*([^=\[\]{}]*?)\s*=")
+# A parameter, which a page has only where it is also used as a template: its name, what is shown in its place.
+_PARAMETER = re.compile(r"\{\{\{(?<!\{\{\{\{)([^{}|\n]*)(?:\|([^{}]*))?\}\}\}(?!\})")
+_PAGE_NAMES = frozenset({"pagename", "fullpagename", "basepagename", "subpagename", "rootpagename"})
+_FUNCTIONS: dict[str, Callable[[str], str]] = {
+    "formatnum": str,  # by the wiki's language
+    "lc": str.lower,
+    "uc": str.upper,
+    "lcfirst": lambda text: text[:1].lower() + text[1:],
+    "ucfirst": lambda text: text[:1].upper() + text[1:],
+}
+# Text in the forms of several variants of a language: -{zh-hans:…;zh-hant:…}-, -{text}-, -{flags|text}-.
+_VARIANTS = re.compile(r"-\{(?!\{)((?:[^{}]|\{\{[^{}]*\}\})*)\}-")
+_HIDING_FLAGS = frozenset("HT-")
+_DEEPEST_VARIANT = 3
+# Marks of the direction of text, which no title has.
+_DIRECTION_MARKS = dict.fromkeys([0x200E, 0x200F, *range(0x202A, 0x202F)])
 # The capitals of these Georgian letters begin no word, nor a title.
 _GEORGIAN = range(0x10D0, 0x1100)
 
 
 class _Sites(NamedTuple):
-    """Language codes of the Wikipedias, prefixes of other projects, and, for a language, the letters that may follow a link
-    without a space and still belong to its anchor (``$linkTrail`` of MediaWiki's language files)."""
+    """Language codes of the Wikipedias, prefixes of other projects, and what MediaWiki's language files say: the letters
+    that may follow a link without a space and still belong to its anchor (``$linkTrail``; none in "", a to z where nothing
+    is said), further names of namespaces (language -> number -> names), what begins a redirect, and the variants that a
+    language is written in, the first as its pages are stored."""
 
     languages: frozenset[str]
     projects: frozenset[str]
     link_trails: dict[str, str]
+    namespaces: dict[str, dict[str, list[str]]]
+    redirect_words: dict[str, list[str]]
+    variants: dict[str, list[str]]
 
 
 @cache
 def _sites() -> _Sites:
     data = json.loads(Path(__file__).with_name("wikipedia_sites.json").read_text(encoding="utf-8"))
-    return _Sites(frozenset(data["languages"]), frozenset(data["projects"]), data["link_trails"])
+    return _Sites(**data | {name: frozenset(data[name]) for name in ("languages", "projects")})
 
 
 @dataclass
@@ -99,19 +129,52 @@ class Site:
         language: Its language code.
         namespaces: Number -> the wiki's own name; 0 is "".
         first_letter: Titles begin with a capital letter (``case`` of the siteinfo).
+        template_rules: Which templates leave what words; None: as `load_rules` has them for the language.
     """
 
     language: str = "en"
     namespaces: dict[int, str] = field(default_factory=dict)
     first_letter: bool = True
+    template_rules: Rules | None = None
 
     @cached_property
     def namespace_of(self) -> dict[str, int]:
-        """Lower-case name -> number, canonical names included."""
-        names = {name: number for number, name in _CANONICAL.items()}
+        """Lower-case name -> number: MediaWiki's canonical names, those of its language and those of the siteinfo."""
+        names = {name: number for number, name in _CANONICAL.items()} | {"Image": 6, "WP": 4}
+        names |= {name: int(key) for key, own in _sites().namespaces.get(self.language, {}).items() for name in own}
         names |= {name: number for number, name in self.namespaces.items() if name}
-        names |= {"Image": 6, "WP": 4}
         return {name.lower().replace("_", " "): number for name, number in names.items()}
+
+    @cached_property
+    def rules(self) -> Rules:
+        """The rules for its templates."""
+        return load_rules(self.language) if self.template_rules is None else self.template_rules
+
+    @cached_property
+    def rule_for(self) -> Callable[[str], tuple[str, Rule | None]]:
+        """A template's name as it is written -> its normal name and its rule."""
+
+        @lru_cache(1 << 16)
+        def look_up(written: str) -> tuple[str, Rule | None]:
+            name = normal_name(written)
+            return name, find_rule(self.rules, name)
+
+        return look_up
+
+    @cached_property
+    def variants(self) -> list[str]:
+        """The variants that its language is written in, the one to be read first; mostly none."""
+        return _sites().variants.get(self.language, [])
+
+    @cached_property
+    def _redirect(self) -> re.Pattern[str]:
+        words = ["#REDIRECT", *_sites().redirect_words.get(self.language, [])]
+        return re.compile(rf"\s*(?:{'|'.join(map(re.escape, words))})\s*:?\s*\[\[([^\[\]|]+)", re.I)
+
+    def redirect_target(self, text: str) -> str | None:
+        """The title that a page with this wikitext redirects to, as it is written there; None for an article."""
+        match = self._redirect.match(text)
+        return match[1] if match else None
 
     @cached_property
     def _files(self) -> re.Pattern[str]:
@@ -128,7 +191,8 @@ class Site:
     @cached_property
     def trail(self) -> re.Pattern[str]:
         """What of the text behind a link belongs to its anchor."""
-        return re.compile(f"[{_sites().link_trails.get(self.language, 'a-z')}]+")
+        letters = _sites().link_trails.get(self.language, "a-z")
+        return re.compile(f"[{letters}]+" if letters else "(?!)")
 
     def normalize_title(self, title: str) -> str:
         """The title of a page as the dump has it; "" for a link to a section of the same page, and for what can be no
@@ -137,6 +201,8 @@ class Site:
             title = _unescape(title)
         if "%" in title:
             title = unquote(title)
+        if not title.isascii():
+            title = title.translate(_DIRECTION_MARKS)
         title = " ".join(title.partition("#")[0].replace("_", " ").split())
         title = title.removeprefix(":").strip()
         if _NOT_IN_TITLES.search(title):
@@ -171,9 +237,10 @@ def _unescape(text: str) -> str:
     return _ENTITY.sub(lambda match: html.unescape(match[0]), text)
 
 
-def parse_wikitext(text: str, site: Site) -> list[Paragraph]:
-    """The paragraphs of a page; headings and list items are paragraphs of their own."""
-    text = _separate_blocks(_cut(text, site))
+def parse_wikitext(text: str, site: Site, title: str = "") -> list[Paragraph]:
+    """The paragraphs of a page; headings and list items are paragraphs of their own. ``title`` is what ``{{PAGENAME}}``
+    shows."""
+    text = _separate_blocks(_cut(text, site, title))
     paragraphs: list[Paragraph] = []
     abstract = True
     for block in _BLANK.split(text):
@@ -189,14 +256,17 @@ def parse_wikitext(text: str, site: Site) -> list[Paragraph]:
 # Step 1: the whole page
 
 
-def _cut(text: str, site: Site) -> str:
+def _cut(text: str, site: Site, title: str) -> str:
     text = text.replace("\r\n", "\n").replace(_HEADING_MARK, "").replace(_TRAIL_STOP, "")
     if "<" in text:
         text = _cut_tags(_cut_elements(text))
-    text = _cut_braces(text)
+    text = _PARAMETER.sub(_fill_parameter, text)
+    if site.variants:
+        text = _choose_variants(text, site)
+    text = _TemplateReader(site, title).read(text)
     text = _cut_files(text, site)
     text = site._categories.sub("", text)
-    text = _QUOTES.sub(_behind_link, _SWITCH.sub("", _RULE.sub("", text)))
+    text = _QUOTES.sub(_behind_link, _SWITCH.sub(_cut_switch, _RULE.sub("", text)))
     return text.translate(_ANGLE_BRACKETS) if any(character in text for character in "<{}") else text
 
 
@@ -210,8 +280,9 @@ def _cut_elements(text: str) -> str:
         name = (opening[1] or "").lower()
         if not name:
             end = text.find("-->", search)
-            kept.append(text[place : opening.start()])
-            place = search = len(text) if end < 0 else end + 3
+            start, end = _with_its_line(text, opening.start(), len(text) if end < 0 else end + 3)
+            kept.append(text[place:start])
+            place = search = end
             continue
         inner = ""
         if not opening[0].endswith("/>"):
@@ -232,6 +303,14 @@ def _cut_elements(text: str) -> str:
 _NEVER = re.compile(r"(?!)")
 
 
+def _with_its_line(text: str, start: int, end: int) -> tuple[int, int]:
+    """A comment's place; if it is all that its line holds, that line's, which would else be a blank one."""
+    line = text.rfind("\n", 0, start) + 1
+    following = _LINE_END.match(text, end)
+    alone = line and following is not None and not text[line:start].strip(" ")
+    return (line, following.end()) if alone and following is not None else (start, end)
+
+
 def _cut_tags(text: str) -> str:
     text = _TABLE_END.sub("\n|}\n", _TABLE_START.sub("\n{|\n", text))
     text = _LINE_BREAK.sub(" ", text)
@@ -247,8 +326,113 @@ def _behind_link(match: re.Match[str]) -> str:
     return _TRAIL_STOP if match.string.endswith("]]", 0, match.start()) else ""
 
 
-def _cut_braces(text: str) -> str:
-    """Cuts templates and tables, whatever their nesting. An unclosed template's braces stay; an unclosed table runs to the
+def _cut_switch(match: re.Match[str]) -> str:
+    """Of what stands between underscores, ``__TOC__`` and ``__目次__`` are switches; ``__init__`` is text."""
+    return "" if match[0] == match[0].upper() else match[0]
+
+
+def _fill_parameter(match: re.Match[str]) -> str:
+    return match[2] if match[2] is not None else match[0].translate(_ESCAPES)
+
+
+def _choose_variants(text: str, site: Site) -> str:
+    for _ in range(_DEEPEST_VARIANT):
+        if "-{" not in text:
+            break
+        text = _VARIANTS.sub(lambda match: _chosen_variant(match[1], site.variants), text)
+    return text
+
+
+def _chosen_variant(inside: str, variants: list[str]) -> str:
+    flags, bar, rest = inside.partition("|")
+    if bar and "[[" not in flags and "{{" not in flags:
+        names = {flag.strip() for flag in flags.split(";")}
+        if names & _HIDING_FLAGS:
+            return ""
+        inside = rest
+        if "R" in names:
+            return inside
+    forms = {}
+    for form in inside.split(";"):
+        name, colon, words = form.partition(":")
+        if colon and name.strip().lower() in variants:
+            forms[name.strip().lower()] = words.strip()
+    return next((forms[name] for name in variants if name in forms), inside)
+
+
+class _TemplateReader:
+    """Cuts templates and tables, whatever their nesting, but for the words of those templates that have a rule."""
+
+    def __init__(self, site: Site, title: str) -> None:
+        self.site, self.title = site, title
+
+    def read(self, text: str, depth: int = 0) -> str:
+        """``text`` without them."""
+        kept, place = [], 0
+        for begin, end in _spans_of_braces(text):
+            kept.append(_up_to(text, place, begin))
+            if text.startswith("{{", begin):
+                kept.append(self._expand(text[begin:end], depth))
+            place = end
+        return "".join(kept) + text[place:]
+
+    def _expand(self, template: str, depth: int) -> str:
+        written, bar, arguments = template[2:-2].partition("|")
+        name, rule = self.site.rule_for(written)
+        if rule is None:
+            words = self._magic(name, written, arguments, depth) if ":" in name or name in _PAGE_NAMES else ""
+        elif depth < _DEEPEST_TEMPLATE:
+            values = self._arguments(arguments, depth) if bar else {}
+            words = apply_rule(rule, Arguments(name, values, self.site.language))
+        else:
+            words = ""
+        return words + _TRAIL_STOP if words.endswith("]]") else words
+
+    def _magic(self, name: str, written: str, arguments: str, depth: int) -> str:
+        """The page's name, and what functions like ``{{formatnum:1234}}`` make of their text."""
+        if name in _PAGE_NAMES:
+            return self.title
+        function = name.partition(":")[0]
+        if depth >= _DEEPEST_TEMPLATE or function not in _FUNCTIONS:
+            return ""
+        text = self.read(written.partition(":")[2].strip(), depth + 1)
+        if function != "formatnum":
+            return _FUNCTIONS[function](text)
+        plain = arguments.strip().lower() in ("r", "nosep")
+        return text.replace(",", "") if plain else format_number(text, self.site.language)
+
+    def _arguments(self, text: str, depth: int) -> dict[str, str]:
+        """``a|b=c`` -> ``{"1": "a", "b": "c"}``."""
+        values: dict[str, str] = {}
+        number = 0
+        for part in _split_arguments(text):
+            name = _ARGUMENT_NAME.match(part) if "=" in part else None
+            if name is None:
+                number += 1
+                key, value = str(number), part
+            else:
+                key, value = name[1], part[name.end() :]
+            value = value.strip()
+            values[key] = self.read(value, depth + 1) if "{" in value else value
+        return values
+
+
+def _split_arguments(text: str) -> list[str]:
+    """Splits at the bars that are in no link and no template inside."""
+    if "[[" not in text and "{{" not in text:
+        return text.split("|")
+    parts, place, depth = list[str](), 0, 0
+    for match in _TEMPLATE_PARTS.finditer(text):
+        if match[0] != "|":
+            depth = max(depth + (1 if match[0] in ("[[", "{{") else -1), 0)
+        elif depth == 0:
+            parts.append(text[place : match.start()])
+            place = match.end()
+    return [*parts, text[place:]]
+
+
+def _spans_of_braces(text: str) -> list[tuple[int, int]]:
+    """Where the outermost templates and tables are. An unclosed template's braces are text; an unclosed table runs to the
     end of the page."""
     open_: list[tuple[str, int]] = []
     number_open = {"{{": 0, "{|": 0}
@@ -271,12 +455,11 @@ def _cut_braces(text: str) -> str:
                 break
         spans.append((begin, match.end()))
     spans += [(begin, len(text)) for kind, begin in open_ if kind == "{|"]
-    kept, place = [], 0
+    outermost: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
-        if begin >= place:  # else inside the one before
-            kept.append(_up_to(text, place, begin))
-        place = max(place, end)
-    return "".join(kept) + text[place:]
+        if not outermost or begin >= outermost[-1][1]:
+            outermost.append((begin, end))
+    return outermost
 
 
 def _begins_line(text: str, place: int, but_for: str) -> bool:
@@ -285,28 +468,37 @@ def _begins_line(text: str, place: int, but_for: str) -> bool:
 
 def _cut_files(text: str, site: Site) -> str:
     """Cuts links to files with their captions, which may hold links; of one never closed, the rest of its line."""
-    if site._files.search(text) is None:
-        return text
-    ends = {opening: closing for opening, closing, _ in _pairs(text)}
     kept, place = [], 0
+    ends: dict[int, int] | None = None
     while (match := site._files.search(text, place)) is not None:
-        end = ends.get(match.start())
+        end = _partner(text, match.start()) if ends is None else ends.get(match.start())
         if end is None:
+            ends = ends or dict(_pairs(text))  # there may be many: this keeps the pass linear
             line_end = text.find("\n", match.end())
             end = len(text) if line_end < 0 else line_end
         kept.append(text[place : match.start()])
         place = end
-    return "".join(kept) + text[place:]
+    return "".join(kept) + text[place:] if kept else text
 
 
-def _pairs(text: str) -> Iterator[tuple[int, int, int]]:
-    """Of each ``[[…]]``: where it starts, where it ends, how many are around it."""
+def _partner(text: str, start: int) -> int | None:
+    """Where the link that starts at ``start`` ends, if it does."""
+    depth = 0
+    for bracket in _BRACKETS.finditer(text, start):
+        depth += 1 if bracket[0] == "[[" else -1
+        if not depth:
+            return bracket.end()
+    return None
+
+
+def _pairs(text: str) -> Iterator[tuple[int, int]]:
+    """Where each ``[[…]]`` starts and ends."""
     stack: list[int] = []
     for bracket in _BRACKETS.finditer(text):
         if bracket[0] == "[[":
             stack.append(bracket.start())
         elif stack:
-            yield stack.pop(), bracket.end(), len(stack)
+            yield stack.pop(), bracket.end()
 
 
 # Step 2: blocks
@@ -314,7 +506,20 @@ def _pairs(text: str) -> Iterator[tuple[int, int, int]]:
 
 def _separate_blocks(text: str) -> str:
     text = _HEADING.sub(lambda match: f"\n\n{_HEADING_MARK}{match[2].strip()}\n\n", text)
-    return _LIST_ITEM.sub(lambda match: f"\n\n{match[1]}\n\n", text)
+    return _LIST_ITEM.sub(lambda match: f"\n\n{_part_definition(*match.groups())}\n\n", text)
+
+
+def _part_definition(marks: str, item: str) -> str:
+    """``; term : definition`` is two items."""
+    if not marks.endswith(";") or ":" not in item:
+        return item
+    depth = 0
+    for match in _DEFINITION.finditer(item):
+        if ":" not in match[0]:
+            depth = max(depth + (1 if match[0] == "[[" else -1), 0)
+        elif depth == 0:
+            return f"{item[: match.start()]}\n\n{item[match.end() :]}"
+    return item
 
 
 # Step 3: the links of a block
@@ -331,27 +536,40 @@ def _parse_block(block: str, abstract: bool, site: Site) -> Paragraph:
     return builder.paragraph(abstract)
 
 
-_ANY_BRACKETS = re.compile(r"\[\[|\]\]|\[|\]")
-_OPENING = {"]]": "[[", "]": "["}
+_BRACKET_RUN = re.compile(r"\[\[|\[|\]+")
+# What can be a link, and mwparserfromhell is let see.
+_LINK_START = re.compile(rf"\[\[(?!\[)|\[{_PROTOCOL}")
+
+
+class _Bracket(NamedTuple):
+    start: int
+    text: str
 
 
 def _escape_unmatched(block: str) -> str:
-    """Brackets without a partner in their line, or nested deeper than any page has them, become text."""
-    brackets = list(_ANY_BRACKETS.finditer(block))
-    stack: list[int] = []
-    matched: set[int] = set()
-    for number, bracket in enumerate(brackets):
-        if bracket[0] not in _OPENING:
-            stack.append(number)
-        elif stack and brackets[stack[-1]][0] == _OPENING[bracket[0]]:
-            opening = stack.pop()
-            if len(stack) < _DEEPEST_LINK:
-                matched |= {opening, number}
+    """Brackets without a partner in their line, of no link, or nested deeper than any page has them, become text."""
+    brackets, stack, matched = list[_Bracket](), list[int](), set[int]()
+    for run in _BRACKET_RUN.finditer(block):
+        if run[0].startswith("["):
+            stack.append(len(brackets))
+            brackets.append(_Bracket(run.start(), run[0]))
+            continue
+        place = run.start()
+        while place < run.end():
+            # Of three closing brackets the first one, or the first two, close what was opened last.
+            innermost = brackets[stack[-1]].text if stack else ""
+            text = "]" if innermost == "[" or place + 1 == run.end() else "]]"
+            if len(text) == len(innermost):
+                opening = stack.pop()
+                if len(stack) < _DEEPEST_LINK and _LINK_START.match(block, brackets[opening].start):
+                    matched |= {opening, len(brackets)}
+            brackets.append(_Bracket(place, text))
+            place += len(text)
     kept, place = [], 0
     for number, bracket in enumerate(brackets):
         if number not in matched:
-            kept += [block[place : bracket.start()], bracket[0].translate(_ESCAPES)]
-            place = bracket.end()
+            kept += [block[place : bracket.start], bracket.text.translate(_ESCAPES)]
+            place = bracket.start + len(bracket.text)
     return "".join(kept) + block[place:]
 
 

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import importlib.resources
 import importlib.util
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from luke.artifacts import StagedFolder
+from luke.corpus import wikipedia_dump
 from luke.corpus.page_store import Page, PageStore, read_pages
 from luke.corpus.wikipedia_dump import build_dump_db
 
@@ -70,9 +72,15 @@ def excerpt() -> Path:
 
 @pytest.fixture(scope="module")
 def excerpt_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("excerpt") / "pages"
-    build_dump_db(excerpt(), output, workers=1)
-    return output
+    """Without the words of templates, which the public code cuts."""
+    folder = tmp_path_factory.mktemp("excerpt")
+    built_in = json.loads(Path(wikipedia_dump.__file__).with_name("template_rules.json").read_text(encoding="utf-8"))[
+        "rules"
+    ]
+    rules = folder / "no_rules.json"
+    rules.write_text(json.dumps(dict.fromkeys([*built_in["*"], *built_in["en"]])), encoding="utf-8")
+    build_dump_db(excerpt(), folder / "pages", workers=1, template_rules=rules)
+    return folder / "pages"
 
 
 Occurrence = tuple[str, str, str]  # page, target, anchor
@@ -170,7 +178,7 @@ def normalized(title: str) -> str:
 def test_metadata_says_what_it_is(excerpt_store: Path) -> None:
     metadata = PageStore(excerpt_store).metadata
     assert metadata["language"] == "en" and metadata["site"]["namespaces"]["14"] == "Category"
-    assert metadata["counts"] == {"pages": 106, "redirects": 99, "paragraphs": 11_326, "links": 22_606}
+    assert metadata["counts"] == {"pages": 106, "redirects": 99, "paragraphs": 11_340, "links": 22_606}
     assert len(metadata["inputs"]["dump"]["fingerprint"]) == 64
 
 
@@ -204,6 +212,14 @@ def test_redirects_follow_chains_and_drop_cycles(tmp_path: Path) -> None:
     dump = write(tmp_path / "d.bz2", dump_xml(page_xml("R20", "x"), *chain, *cycle, *into_cycle))
     build_dump_db(dump, tmp_path / "out", workers=1)
     assert PageStore(tmp_path / "out").redirects() == {f"R{n}": "R20" for n in range(20)}
+
+
+def test_redirects_of_a_dump_that_does_not_mark_them(tmp_path: Path) -> None:
+    pages = page_xml("Kater", "#WEITERLEITUNG [[katze#Männlich]]"), page_xml("Katze", "Siehe #REDIRECT [[Kater]]")
+    dump = write(tmp_path / "dewiki-1-pages-articles.xml.bz2", dump_xml(*pages))
+    build_dump_db(dump, tmp_path / "out", workers=1)
+    assert PageStore(tmp_path / "out").redirects() == {"Kater": "Katze"}
+    assert list(stored(tmp_path / "out")) == ["Katze"]
 
 
 @pytest.mark.parametrize("form", ["xml", "gz", "bz2", "zst", "two streams", "two frames"])
